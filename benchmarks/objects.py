@@ -65,7 +65,7 @@ def predict(best: Path) -> Pairs:
     """The probabilities and true numbers of the validation images of the run that wrote `best`."""
     predictor, model = Predictor.from_checkpoint(best, device="cpu"), read_model(best)
     assert model.labels is not None
-    pairs = rebuild(model.run, best, model.labels)
+    pairs = rebuild(model.run, best, model.labels).split.validation
     return [(predictor(pair.image).probabilities, read_mask(pair.mask)) for pair in pairs]
 
 

@@ -61,7 +61,7 @@ def read_scenes(run: Path) -> list[Scene]:
     """Return the validation images of a run, with the masks that its best network predicts."""
     source = best_of(run)
     predictor, model = Predictor.from_checkpoint(source, device="cpu"), read_model(source)
-    pairs = rebuild(model.run, source, predictor.labels)
+    pairs = rebuild(model.run, source, predictor.labels).split.validation
     return [
         read_scene(predictor, pair.image, pair.mask)
         for pair in (pairs[k] for k in range(len(pairs)))

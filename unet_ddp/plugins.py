@@ -61,6 +61,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "object_table": "unet_ddp.extras.objects.settings:ObjectTableSettings",
         "annotations": "unet_ddp.extras.outputs.settings:AnnotationSettings",
         "rank": "unet_ddp.extras.rank.settings:RankSettings",
+        "against": "unet_ddp.extras.against.settings:AgainstSettings",
     },
     # when the masks' values are known, by the setting: (MaskValues, DataConfig) -> Labels.
     # The first takes the place of the core's own rules; the palette's is one of them
@@ -186,6 +187,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         # -- the scores are known
         # all epochs are done: (TrainConfig, validation Pairs, World, log)
         "write_reports": "unet_ddp.extras.report.write:write_reports",
+        # `evaluate` has found what to score, with --against: (EvaluateConfig, Job, World) -> (Evaluation) -> lines
+        "score_other": "unet_ddp.extras.against.other:score_other",
         # `evaluate`: (title, facts, Evaluation, Predictor, EvaluationDataset) -> HTML
         "render_evaluation": "unet_ddp.extras.report.write:render_evaluation",
     },

@@ -62,13 +62,17 @@ def test_per_image_csv_has_a_row_per_image_and_empty_cells_for_nan() -> None:
     )
     scores = ("dice", "iou", "precision", "recall", "boundary_f")
     classes = [f"{score}_{name}" for name in ("0", "255") for score in scores]
-    assert heading.split(",") == ["image", "dice", "iou", *classes]
+    counts = [
+        f"{n}_{name}" for name in ("0", "255") for n in ("hits", "pixels", "predicted_pixels")
+    ]
+    assert heading.split(",") == ["image", "dice", "iou", *classes, *counts]
     cells = first.split(",")
     assert cells[0] == "a" and cells[7] == ""
-    numbers = [float(cell) for cell in cells[1:7] + cells[8:]]
+    assert cells[13:] == ["6", "8", "7", "3", "4", "5"]
+    numbers = [float(cell) for cell in cells[1:7] + cells[8:13]]
     background = [12 / 15, 6 / 9, 6 / 7, 6 / 8]
     assert numbers == [6 / 9, 3 / 6, *background, 6 / 9, 3 / 6, 3 / 5, 3 / 4, 2 / 3]
-    assert second == "b,,,1.0,1.0,1.0,1.0,,,,,,"
+    assert second == "b,,,1.0,1.0,1.0,1.0,,,,,,,4,4,4,0,0,0"
     assert end == ""
 
 

@@ -22,7 +22,7 @@ LABELS = Labels((0, 255))
 
 
 def find(content: dict[str, Any]) -> list[Pair]:
-    return list(rebuild(content, Path("best.pt"), LABELS))
+    return list(rebuild(content, Path("best.pt"), LABELS).split.validation)
 
 
 @pytest.fixture

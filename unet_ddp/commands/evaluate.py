@@ -43,10 +43,11 @@ from unet_ddp.files import (
 from unet_ddp.plugins import find
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.settings import flag
+from unet_ddp.settings import called, flag, joined
 
 
 @dataclass(frozen=True)
+@joined("evaluate")
 class EvaluateConfig:
     """Score a trained network on images and masks: Dice, IoU, precision, recall, boundaries, calibration.
 
@@ -103,7 +104,18 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
     if world.device.type == "cpu":
         torch.set_num_threads(1)  # their number decides the last bits of a convolution
     use_own_readers(config.reader)
-    job = world.on_main(lambda: find_job(config))
+    job, compare = world.on_main(lambda: find_job(config)), None
+    if called(config, "score_other"):
+        compare = find("extras", "score_other")(config, job, world)
+    scored = score(config, job, world)
+    world.on_main(lambda: finish(job, *scored, compare(scored[0]) if compare else []))
+    return 0
+
+
+def score(
+    config: EvaluateConfig, job: Job, world: World
+) -> tuple[Evaluation, Predictor, EvaluationDataset]:
+    """Return the scores of a job's model on its pairs, and what they were scored with, on every rank."""
     bfloat16 = all(world.gather(predicts_in_bfloat16(config.precision)))
     loaded = build_model(
         job.model, job.source, world.device, fold=False, bfloat16=bfloat16, network=config.network
@@ -113,8 +125,7 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
     dataset = EvaluationDataset(job.pairs, predictor, full_size=True, resize_masks=resize_masks)
     how = {"threshold": job.threshold, "tolerance": config.tolerance}
     evaluation = score_pairs(predictor, dataset, world, **how, workers=config.workers)
-    world.on_main(lambda: finish(job, evaluation, predictor, dataset))
-    return 0
+    return evaluation, predictor, dataset
 
 
 @dataclass(frozen=True)
@@ -124,7 +135,8 @@ class Job:
     model: SavedModel
     source: Path
     pairs: Pairs
-    images: str | None  # their folder; None for the validation images of the network's run
+    groups: dict[str, str]  # by name, of all pairs of the network's run
+    images: str | None  # the pairs' folder; None for the validation images of the network's run
     threshold: float | None
     output: Path
 
@@ -149,19 +161,26 @@ def find_job(config: EvaluateConfig) -> Job:
             f"--threshold {config.threshold}: for two classes, {source} has {labels.num_classes}"
         )
     pairs: Pairs
+    groups: dict[str, str] = {}
     if config.images is not None and config.masks is None:
         pairs = find("extras", "open_pack")(as_path(config.images))
     elif config.images is not None and config.masks is not None:
         pairs = find_pairs(as_path(config.images), as_path(config.masks))
     else:
-        pairs = rebuild(model.run, source, labels)
-    return Job(model, source, pairs, config.images, config.threshold or model.threshold, output)
+        data = rebuild(model.run, source, labels)
+        pairs, groups = data.split.validation, data.groups
+    threshold = config.threshold or model.threshold
+    return Job(model, source, pairs, groups, config.images, threshold, output)
 
 
 def finish(
-    job: Job, evaluation: Evaluation, predictor: Predictor, dataset: EvaluationDataset
+    job: Job,
+    evaluation: Evaluation,
+    predictor: Predictor,
+    dataset: EvaluationDataset,
+    lines: Sequence[str],
 ) -> None:
-    """Write the files and print the scores, or refuse masks without one of the classes."""
+    """Write the files, and print the scores and further lines, or refuse masks without one of the classes."""
     if job.images is not None and not evaluation.confusion.sum(axis=1).all():
         check_threshold(job.pairs, evaluation.labels)
     place = "of its run's validation" if job.images is None else f"in {job.images}"
@@ -186,7 +205,7 @@ def finish(
             f"probable class): Dice {evaluation.dice_as_trained:.6f}; the checkpoint says "
             f"{best['score']:.6f}"
         )
-    print_lines(f"wrote {job.output}/: {', '.join(sorted(files))}")
+    print_lines(*lines, f"wrote {job.output}/: {', '.join(sorted(files))}")
 
 
 def check_threshold(pairs: Pairs, labels: Labels) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from unet_ddp.checkpoints.owned import EVALUATION_FILES, LIST, owning
 from unet_ddp.data.csv_cells import format_row
 from unet_ddp.evaluation.results import COLUMNS, ClassScores, Evaluation
 from unet_ddp.files import replacing, write_errors
-from unet_ddp.metrics.scores import ratio, show
+from unet_ddp.metrics.scores import count_classes, ratio, show
 
 Row = Sequence[str | int | float]
+
+COUNTS = ("hits", "pixels", "predicted_pixels")
+"""Columns of per_image.csv for each class, whose sums over images give the scores of a set."""
 
 
 def result_files(evaluation: Evaluation, about: Mapping[str, Any]) -> dict[str, str]:
@@ -26,6 +30,7 @@ def result_files(evaluation: Evaluation, about: Mapping[str, Any]) -> dict[str, 
     names = evaluation.labels.class_names
     scores = [f"{score}_{name}" for name in names for score in ClassScores._fields[1:]]
     scores += evaluation.tally.scores if evaluation.tally else []
+    scores += [f"{count}_{name}" for name in names for count in COUNTS]
     confusion = zip(names, evaluation.confusion.tolist(), strict=True)
     text = json.dumps({**about, **summary(evaluation)})
     plain = json.loads(text, parse_constant=lambda nan: None)
@@ -83,12 +88,13 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _per_image_rows(evaluation: Evaluation) -> Iterable[Row]:
-    """Yield a row per image: its Dice and IoU, then the scores of each class."""
+    """Yield a row per image: its Dice and IoU, then the scores of each class, then the counts."""
     for record in evaluation.records:
         names = evaluation.labels.class_names
         classes = ClassScores.of_all(names, record.scores, record.boundaries)
         cells = [cell for row in classes for cell in row[1:]]
         cells += record.tally.scores.values() if record.tally else []
+        cells += chain(*count_classes(record.confusion))
         yield [record.name, record.scores.dice, record.scores.iou, *cells]
 
 

@@ -1,4 +1,4 @@
-"""The validation pairs of the run that wrote a checkpoint."""
+"""The data set of the run that wrote a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from unet_ddp.checkpoints.file import Content
 from unet_ddp.checks.check import prepare_data
 from unet_ddp.cli import with_saved
 from unet_ddp.config import TrainConfig
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.pairs import Pairs
 from unet_ddp.errors import UserError
 
 _ADVICE = "use --images and --masks"
 
 
-def rebuild(content: Content, source: Path, labels: Labels) -> Pairs:
-    """Find and split the pairs as the run did; return those it was validated on.
+def rebuild(content: Content, source: Path, labels: Labels) -> PreparedData:
+    """Find and split the pairs as the run did; some are for validation.
 
     `content` (see `SavedModel.run`) and `labels` come from the checkpoint `source`.
 
@@ -41,7 +41,7 @@ def rebuild(content: Content, source: Path, labels: Labels) -> Pairs:
         raise UserError(f"{source}: the images of its run or their split have changed; {_ADVICE}")
     if not data.split.validation:
         raise UserError(f"{source}: its run had no validation images; {_ADVICE}")
-    return data.split.validation
+    return data
 
 
 def resizes_masks(content: Content) -> bool:

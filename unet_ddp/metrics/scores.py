@@ -31,11 +31,11 @@ class Scores:
     @classmethod
     def from_confusion(cls, confusion: Any) -> Scores:
         """Return the scores of (C, C) integers, tensor or array, exact to float64's last digit."""
-        table: list[list[int]] = confusion.tolist()
-        hits = [row[k] for k, row in enumerate(table)]
-        truth = [sum(row) for row in table]
-        predicted = [sum(column) for column in zip(*table, strict=True)]
-        classes = list(zip(hits, truth, predicted, strict=True))
+        return cls.from_counts(count_classes(confusion))
+
+    @classmethod
+    def from_counts(cls, classes: Sequence[Sequence[int]]) -> Self:
+        """Return the scores of each class's hits, pixels in truth and pixels in the prediction."""
         return cls(
             [ratio(2 * h, t + p) for h, t, p in classes],
             [ratio(h, t + p - h) for h, t, p in classes],
@@ -52,6 +52,15 @@ class Scores:
     def iou(self) -> float:
         """The foreground's IoU; of more than two classes, the mean over those that occur."""
         return _summary(self.iou_per_class)
+
+
+def count_classes(confusion: Any) -> list[tuple[int, int, int]]:
+    """Return for each class the hits, and the pixels in truth and prediction, of (C, C) integers."""
+    table: list[list[int]] = confusion.tolist()
+    columns = zip(*table, strict=True)
+    return [
+        (row[k], sum(row), sum(c)) for k, (row, c) in enumerate(zip(table, columns, strict=True))
+    ]
 
 
 def show(score: float) -> str:

@@ -130,7 +130,7 @@ def test_a_best_network_is_written_with_the_separation_that_suits_it(tmp_path: P
     best, world = tmp_path / "checkpoints" / "best.pt", World(device=CPU)
     predictor, model = Predictor.from_checkpoint(best, device=CPU, fold=False), read_model(best)
     assert model.labels is not None
-    pairs = rebuild(model.run, best, model.labels)
+    pairs = rebuild(model.run, best, model.labels).split.validation
     dataset = EvaluationDataset(pairs, predictor, full_size=False)
     found, precision = choose_separation(predictor, fetch(dataset, world, workers=0), world)
     assert found == model.labels == predictor.labels and precision > 0

@@ -102,6 +102,7 @@ class ObjectCounts(NamedTuple):
             "panoptic_quality": self.panoptic_quality,
             "true_objects": self.truth,
             "predicted_objects": self.predicted,
+            "matched_objects": int(self.matched[0]),
             "split_objects": self.split,
             "merged_objects": self.merged,
         }

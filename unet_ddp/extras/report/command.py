@@ -68,6 +68,6 @@ def find_validation(source: Path) -> tuple[Pairs, list[str]]:
     model = read_model(source)
     labels = check_described(model, source)[1]
     try:
-        return rebuild(model.run, source, labels), []
+        return rebuild(model.run, source, labels).split.validation, []
     except UserError as error:
         return Pairs(), [f"no scores and images: {error}"]

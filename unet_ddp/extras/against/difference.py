@@ -1,0 +1,95 @@
+"""The difference between two networks' scores, and its bootstrap interval over groups of images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet_ddp.errors import count_of
+from unet_ddp.metrics.scores import Scores, show
+
+Table = dict[str, list[int]]
+"""By image: of each class the hits, and the pixels in truth and prediction; then the same of its objects, if known."""
+Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+RESAMPLES = 10_000
+FEWEST = 6
+"""Groups, below which there is no interval: a sign test of five can't be significant either."""
+_SCORES = "AP at IoU 0.5", "Dice", "IoU"
+_STUDENT = 1.95996, 2.37229, 2.82255, 2.55592, 1.58956
+"""Coefficients of the 97.5 % quantile of Student's t by 1 / degrees (Abramowitz and Stegun, 26.7.5)."""
+_LOWEST = 3  # groups that are named
+
+
+def compare(own: Table, other: Table, groups: Mapping[str, str], num_classes: int) -> list[str]:
+    """Return a line for each score, with its difference and interval, and one about single groups.
+
+    Both tables are of the same images; `groups` has the group of each by its name.
+    """
+    names = sorted({groups[name] for name in own})
+    noun = "group" if len(names) < len(own) else "image"
+    counts = np.array([_add_up(table, groups, names) for table in (own, other)])  # (2, N, C, 3)
+    intervals = find_intervals(counts, num_classes) if len(names) >= FEWEST else None
+    lines, many = [], count_of(len(names), noun)
+    scores = list(zip(*(score(side, num_classes) for side in counts), strict=True))
+    for k, (a, b) in enumerate(scores):
+        line = f"  {_SCORES[k - len(scores)]} {show(a)} against {show(b)}: {a - b:+.4f}"
+        if intervals is None:
+            lines.append(f"{line}; {many}: too few for an interval, which takes {FEWEST}")
+            continue
+        low, high = intervals[k]
+        lines.append(f"{line} (95 % interval {low:+.4f} to {high:+.4f}, {many})")
+        if low <= 0 <= high:
+            lines[-1] += "; the interval contains 0: these images do not show which is better"
+    single = [differ(counts[:, [k]], num_classes)[0] for k in range(len(names))]
+    lowest = (f"{names[k]} {single[k]:+.4f}" for k in np.argsort(single)[:_LOWEST])
+    better, worse = (
+        count_of(sum(each > 0 for each in single), noun),
+        sum(each < 0 for each in single),
+    )
+    return [*lines, f"  better in {better}, worse in {worse}; lowest: {', '.join(lowest)}"]
+
+
+def _add_up(table: Table, groups: Mapping[str, str], names: Sequence[str]) -> Counts:
+    """Return the sums (N, C, 3) of a table's rows over the images of each group."""
+    images = np.array([*table.values()], np.int64).reshape(len(table), -1, 3)
+    sums = np.zeros((len(names), *images.shape[1:]), np.int64)
+    np.add.at(sums, np.searchsorted(names, [groups[name] for name in table]), images)
+    return sums
+
+
+def score(counts: Counts, num_classes: int) -> list[float]:
+    """Return the scores of all groups (N, C, 3) together, the most important first."""
+    rows = counts.sum(axis=0).tolist()
+    pixels, objects = (
+        Scores.from_counts(part) for part in (rows[:num_classes], rows[num_classes:])
+    )
+    return [*objects.iou_per_class, pixels.dice, pixels.iou]
+
+
+def differ(counts: Counts, num_classes: int) -> Floats:
+    """Return the differences of the scores of two networks (2, N, C, 3)."""
+    own, other = (score(side, num_classes) for side in counts)
+    return np.subtract(own, other)
+
+
+def find_intervals(counts: Counts, num_classes: int) -> Floats:
+    """Return the ends of the 95 % interval of each difference of two networks (2, N, C, 3).
+
+    The groups are drawn with replacement, the same for both networks and at each call. It is the
+    percentile interval of Efron and Tibshirani (An Introduction to the Bootstrap, 1993, chapter 13).
+    Of few groups that is too narrow, so percentiles further out are taken, as by Hesterberg (What
+    Teachers Should Know About the Bootstrap, The American Statistician 69, 2015).
+    """
+    generator, count = np.random.default_rng(0), counts.shape[1]
+    draws = (generator.integers(count, size=count) for _ in range(RESAMPLES))
+    drawn = np.nan_to_num([differ(counts[:, rows], num_classes) for rows in draws])
+    student = sum(each / (count - 1) ** k for k, each in enumerate(_STUDENT))
+    tail = NormalDist().cdf(-student * math.sqrt(count / (count - 1)))
+    ends: Floats = np.quantile(drawn, [tail, 1 - tail], axis=0).T
+    return ends

@@ -1,0 +1,100 @@
+"""The other network of ``evaluate --against``: a checkpoint, or what an evaluation of it has written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from unet_ddp.checkpoints.weights import find_model, read_model
+from unet_ddp.commands.evaluate import Job, score
+from unet_ddp.data.csv_cells import read_rows
+from unet_ddp.data.splits import group_names
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError, join_some
+from unet_ddp.evaluation.results import Evaluation
+from unet_ddp.evaluation.tables import COUNTS
+from unet_ddp.extras.against.difference import Table, compare
+from unet_ddp.files import as_path, is_address
+from unet_ddp.metrics.scores import count_classes
+from unet_ddp.prediction.backends import check_described
+
+_OBJECTS = "matched_objects", "true_objects", "predicted_objects"  # as COUNTS of a class
+_SHOWN = 16  # classes in a message
+
+
+def score_other(config: Any, job: Job, world: World) -> Callable[[Evaluation], list[str]]:
+    """Score the other network, unless that is done; return what compares an evaluation of `job` with it.
+
+    Raises:
+        UserError: it was scored on other images, or has other classes, on every rank.
+    """
+    other: Any = world.on_main(lambda: _find_other(config, job))
+    lines = [f"against {config.against}:"]
+    if isinstance(other, Job):
+        splits = {each.model.run.get("names") for each in (job, other)}
+        if job.images is None and len(splits) > 1:
+            lines.append(
+                "  warning: it had another split, and may have been trained on some of them"
+            )
+        other = count(score(config, other, world)[0])
+    groups = {**group_names(job.pairs, None), **job.groups}
+
+    def describe(evaluation: Evaluation) -> list[str]:
+        classes = evaluation.labels.num_classes
+        return [*lines, *compare(count(evaluation), other, groups, classes)]
+
+    return describe
+
+
+def count(evaluation: Evaluation) -> Table:
+    """Return for each image the counts of its classes, then of its objects if they were scored."""
+    table: Table = {}
+    for record in evaluation.records:
+        objects = record.tally.scores if record.tally else {}
+        pixels = chain(*count_classes(record.confusion))
+        table[record.name] = [*pixels, *(int(objects[name]) for name in _OBJECTS if objects)]
+    return table
+
+
+def _find_other(config: Any, job: Job) -> Job | Table:
+    """Return the other network, to be scored as in `job`, or what an evaluation of it has counted."""
+    given, classes = as_path(config.against), check_described(job.model, job.source)[1].class_names
+    table = given if given.suffix == ".csv" else given / "per_image.csv"
+    if not is_address(table) and table.is_file():
+        return _read_counts(table, job, classes)
+    source = find_model(config.against)
+    model = read_model(source)
+    _check_classes(source, check_described(model, source)[1].class_names, classes)
+    return replace(job, model=model, source=source, threshold=config.threshold or model.threshold)
+
+
+def _read_counts(path: Path, job: Job, classes: list[str]) -> Table:
+    """Return the counts of an evaluation by the names of its images."""
+    (_, heading), *rows = read_rows(path, "--against", errors="surrogateescape") or [(0, [])]
+    found = [name.partition("_")[2] for name in heading if name.startswith(COUNTS[0])]
+    _check_classes(path, found, classes)
+    names = [f"{count}_{name}" for name in classes for count in COUNTS]
+    columns = [heading.index(name) for name in (*names, *_OBJECTS) if name in heading]
+    try:
+        table = {row[0]: [int(row[k]) for k in columns] for _, row in rows}
+    except (ValueError, IndexError) as error:
+        raise UserError(f"--against {path}: damaged ({error}); evaluate again") from None
+    wanted = {*job.pairs.names()}
+    if table.keys() != wanted:
+        raise UserError(
+            f"--against {path}: has {len(table)} images, {len(wanted)} are scored here, and "
+            f"{len(table.keys() & wanted)} are in both; score the same images, or name its checkpoint"
+        )
+    return table
+
+
+def _check_classes(path: Path, found: list[str], wanted: list[str]) -> None:
+    if found != wanted:
+        texts = [join_some(names, _SHOWN) or "none" for names in (found, wanted)]
+        raise UserError(
+            f"--against {path}: its classes are {texts[0]}, not {texts[1]}; name a checkpoint "
+            "for the same classes, or evaluate it again"
+        )
