@@ -128,6 +128,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "write_demo": "unet_ddp.extras.demo_set.draw:write_demo",
         # the data are prepared, with --balance: (DataConfig, Table, Labels, Pairs, seed=) -> Draw
         "plan_draw": "unet_ddp.extras.sampling.balance:plan_draw",
+        # the data are prepared: (Table, Split) -> kinds of images that training has few of
+        "find_rare": "unet_ddp.extras.report.rare:find_rare",
         # samples are augmented, with --scale-jitter or a Draw: (DataConfig) -> Cut of data/augmentation.py
         "plan_cuts": "unet_ddp.extras.sampling.cuts:plan_cuts",
         # loaders are built, with --cache: (TrainConfig, Labels, ImageFormat, World) -> SampleStore
@@ -185,7 +187,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         # before the run has its folder: (SegmentationLoss, number of classes, device)
         "try_loss": "unet_ddp.extras.losses.own:try_loss",
         # -- the scores are known
-        # all epochs are done: (TrainConfig, validation Pairs, World, log)
+        # all epochs are done: (TrainConfig, PreparedData, World, log)
         "write_reports": "unet_ddp.extras.report.write:write_reports",
         # `evaluate` has found what to score, with --against: (EvaluateConfig, Job, World) -> (Evaluation) -> lines
         "score_other": "unet_ddp.extras.against.other:score_other",

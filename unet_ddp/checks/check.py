@@ -87,6 +87,7 @@ def prepare_data(
         next(iter(sizes)) if len(sizes) == 1 and not config.ground_resolution else None,
         draw,
         max(height * width for height, width in sizes),
+        find("extras", "find_rare")(table, data.split),
     )
 
 

@@ -107,7 +107,7 @@ def train(config: TrainConfig, world: World, *, began: float | None = None) -> i
         stop.raise_error()
         world.on_main(lambda: folder.finish(state, stop.reason))  # again, if a save has failed
         if stop.reason is None and run.resumed.has_report(state):  # all epochs are done
-            find("extras", "write_reports")(run.config, run.data.split.validation, world, log)
+            find("extras", "write_reports")(run.config, run.data, world, log)
     return stop.reason.exit_status if stop.reason else 0
 
 

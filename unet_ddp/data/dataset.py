@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
@@ -37,6 +38,14 @@ class Sample(NamedTuple):
     pair: Tensor  # int64: index of the pair in its data set
 
 
+class RareKind(NamedTuple):
+    """A kind of validation images of which training has few."""
+
+    name: str
+    share: float  # of the training images
+    rows: list[int]  # of the validation pairs
+
+
 @dataclass(frozen=True)
 class PreparedData:
     """A data set, ready to train on."""
@@ -52,6 +61,7 @@ class PreparedData:
     one_size: tuple[int, int] | None = None  # (height, width) of all images; None if they differ
     draw: Draw | None = None  # of training images
     most_pixels: int = 0  # of the largest image, after scaling
+    rare: Sequence[RareKind] = ()
 
 
 @dataclass(eq=False, repr=False)

@@ -83,8 +83,9 @@ def test_the_network_is_scored_on_the_validation_images_of_its_run(
     written = []
 
     def write(
-        folder: Path, pairs: Sequence[Pair], world: World, *, notes: list[str], network: None
+        folder: Path, pairs: Sequence[Pair], world: World, *, notes: list[str], **how: object
     ) -> Path:
+        assert how == {"rare": [], "network": None}
         written.append((folder, [pair.name for pair in pairs], world.device.type, notes))
         return folder / "report.html"
 
@@ -96,7 +97,8 @@ def test_the_network_is_scored_on_the_validation_images_of_its_run(
     assert capsys.readouterr().out == f"wrote {folder}/report.html\n"
     best, mask = folder / "best.pt", Path("masks", f"{names[0]}.png")
     Image.new("L", (32, 24), 7).save(mask)  # a class that the run had not
-    pairs, (note,) = module.find_validation(best)
+    pairs, rare, (note,) = module.find_validation(best)
+    assert not rare
     assert not pairs and note.startswith(f"no scores and images: {best}: the data of its run: ")
     assert "7" in note
 

@@ -18,10 +18,13 @@ from tests.evaluation.examples import CPU
 from tests.extras.report.test_page import Parsed
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.data.readers.base import ImageFormat
+from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.report.write import write_report, write_reports, write_samples
@@ -57,6 +60,12 @@ def pairs(tmp_path: Path) -> list[Pair]:
     mask = tmp_path / "masks" / "ax.png"
     Image.open(mask).resize((64, 48), Image.Resampling.NEAREST).save(mask)
     return find_pairs(tmp_path / "imgs", tmp_path / "masks")
+
+
+def prepared(pairs: Pairs) -> PreparedData:
+    """Data to validate on alone."""
+    labels, form = Labels((0, 255)), ImageFormat(3, "uint8")
+    return PreparedData(Split(Pairs(), pairs, ""), labels, form, None, (24, 32), [])
 
 
 def test_a_report_has_what_the_run_has(folder: Path, pairs: list[Pair]) -> None:
@@ -129,7 +138,7 @@ def test_a_best_network_that_no_run_wrote_is_a_warning_at_the_end_of_a_run(
     checkpoint.save(folder / "best.pt", content)
     log: list[str] = []
     config = TrainConfig(run=RunConfig(checkpoints=str(folder)), launch=LaunchConfig(workers=0))
-    write_reports(config, pairs[1:], World(), log.append)
+    write_reports(config, prepared(pairs[1:]), World(), log.append)
     assert len(log) == 1 and "best.pt: is not the best.pt of a run; write it later" in log[0]
     assert not (folder / "report.html").exists()
 
@@ -141,7 +150,7 @@ def test_a_file_that_cannot_be_written_is_a_warning_at_the_end_of_a_run(
     log: list[str] = []
     run, launch = RunConfig(checkpoints=str(folder)), LaunchConfig(workers=0)
     config = TrainConfig(run=run, launch=launch)
-    write_reports(config, pairs[1:], World(), log.append)
+    write_reports(config, prepared(pairs[1:]), World(), log.append)
     best = folder / "best.pt"
     assert log == [
         f"best: epoch 2, validation Dice 0.7500; {best}",
@@ -156,7 +165,7 @@ def test_a_file_that_cannot_be_written_is_a_warning_at_the_end_of_a_run(
         else:
             write_samples(folder, pairs[1:], CPU)
     log.clear()
-    write_reports(config, pairs[1:], World(), log.append)
+    write_reports(config, prepared(pairs[1:]), World(), log.append)
     assert log[-1].startswith("warning: ") and name in log[-1]
     assert log[-1].endswith(f"write it later with python -m unet_ddp report {folder}")
 

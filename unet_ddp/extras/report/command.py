@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from unet_ddp.checkpoints.weights import find_model, read_model
 from unet_ddp.cli import parse
+from unet_ddp.data.dataset import RareKind
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.distributed.device import pick_device
@@ -54,20 +55,22 @@ def main(argv: Sequence[str]) -> int:
         if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
             raise UserError(f"{place}: best.pt and metrics.csv not found; name the folder of a run")
         world = World(device=pick_device(config.device))
-        pairs, notes = find_validation(folder / "best.pt")
+        pairs, rare, notes = find_validation(folder / "best.pt")
         print_lines(*(f"warning: {note}" for note in notes))
-        page = write_report(folder, pairs, world, notes=notes, network=config.network)
+        how: Any = {"notes": notes, "network": config.network}
+        page = write_report(folder, pairs, world, rare=rare, **how)
     print_lines(f"wrote {place / page.name}")
     return 0
 
 
-def find_validation(source: Path) -> tuple[Pairs, list[str]]:
-    """Return the run's validation images; without them none, and a note that says why."""
+def find_validation(source: Path) -> tuple[Pairs, Sequence[RareKind], list[str]]:
+    """Return the run's validation images, and what training has few of; a note says why there are none."""
     if not source.is_file():
-        return Pairs(), [f"no scores and images: {source} not found"]
+        return Pairs(), [], [f"no scores and images: {source} not found"]
     model = read_model(source)
     labels = check_described(model, source)[1]
     try:
-        return rebuild(model.run, source, labels).split.validation, []
+        data = rebuild(model.run, source, labels)
+        return data.split.validation, data.rare, []
     except UserError as error:
-        return Pairs(), [f"no scores and images: {error}"]
+        return Pairs(), [], [f"no scores and images: {error}"]

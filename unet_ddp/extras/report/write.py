@@ -14,6 +14,7 @@ from unet_ddp.checkpoints.owned import owning
 from unet_ddp.checkpoints.weights import SavedModel, read_model
 from unet_ddp.cli.recipes import Scalar, read_settings
 from unet_ddp.config import TrainConfig
+from unet_ddp.data.dataset import PreparedData, RareKind
 from unet_ddp.data.drawing import draw_mask, save_picture, to_rgb
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Ids
@@ -21,7 +22,7 @@ from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import Pixels
 from unet_ddp.distributed.device import is_faster_in_bfloat16
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, print_lines
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
@@ -29,6 +30,7 @@ from unet_ddp.evaluation.tables import headline
 from unet_ddp.evaluation.validation_split import resizes_masks
 from unet_ddp.extras.report.gallery import make_gallery
 from unet_ddp.extras.report.page import Page, render
+from unet_ddp.extras.report.rare import describe_rare
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.metrics.scores import show
 from unet_ddp.prediction.backends import build_model
@@ -50,14 +52,16 @@ def write_report(
     pairs: Pairs,
     world: World,
     *,
+    rare: Sequence[RareKind] = (),
+    log: Callable[[str], None] = print_lines,
     notes: Sequence[str] = (),
     workers: int | None = None,
     network: str | None = None,
 ) -> Path:
     """Score the run's best network on `pairs`, write report.html, and return its path.
 
-    All ranks score, as validation does. Without pairs or best.pt the page has the curves alone, and
-    `notes` say why; for `network` see `build_model`. A file that can't be read or written is a UserError on every rank.
+    All ranks score, as validation does. What is `rare` and predicted badly is logged, too. Without pairs or
+    best.pt the page has the curves alone, and `notes` say why; for `network` see `build_model`. A file that can't be read or written is a UserError on every rank.
     """
     source, evaluation = folder / "best.pt", None
     model = world.on_main(lambda: read_model(source) if source.is_file() else None)
@@ -71,6 +75,9 @@ def write_report(
 
     def write() -> Path:
         history, path = read_rows(folder / "metrics.csv"), folder / "report.html"
+        badly = describe_rare(evaluation, rare) if evaluation else []
+        for line in badly:
+            log(line)
         page = Page(
             title=folder.absolute().name,
             facts=_facts(model, evaluation, len(history)),
@@ -79,7 +86,7 @@ def write_report(
             history=history,
             range_test=read_rows(folder / "learning_rate.csv"),
             settings=_read_shown(folder / "config.yaml"),
-            notes=notes,
+            notes=[*notes, *badly],
         )
         return write_owned(path, render(page))
 
@@ -160,17 +167,18 @@ def write_samples(
 
 
 def write_reports(
-    config: TrainConfig, pairs: Pairs, world: World, log: Callable[[str], None]
+    config: TrainConfig, data: PreparedData, world: World, log: Callable[[str], None]
 ) -> None:
     """Write samples.png and report.html into the run's folder; log where they are.
 
     The run is saved: a failure here is a warning.
     """
-    folder, workers, network = config.folder, config.launch.workers, config.network.model
+    folder, network, pairs = config.folder, config.network.model, data.split.validation
+    how: Any = {"rare": data.rare, "workers": config.launch.workers, "network": network}
     try:
         for line in world.on_main(lambda: write_samples(folder, pairs, world.device, network)):
             log(line)
-        log(f"report: {write_report(folder, pairs, world, workers=workers, network=network)}")
+        log(f"report: {write_report(folder, pairs, world, log=log, **how)}")
     except UserError as error:
         log(f"warning: {error}; write it later with python -m unet_ddp report {folder}")
 
