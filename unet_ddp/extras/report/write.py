@@ -28,7 +28,7 @@ from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline
 from unet_ddp.evaluation.validation_split import resizes_masks
-from unet_ddp.extras.report.gallery import make_gallery
+from unet_ddp.extras.report.gallery import Picture, make_gallery
 from unet_ddp.extras.report.page import Page, render
 from unet_ddp.extras.report.rare import describe_rare
 from unet_ddp.files import replacing, write_errors, write_text
@@ -66,31 +66,51 @@ def write_report(
     source, evaluation = folder / "best.pt", None
     model = world.on_main(lambda: read_model(source) if source.is_file() else None)
     if model is not None and pairs:
-        resize_masks = resizes_masks(model.run)
         how: Any = {"bfloat16": all(world.gather(is_faster_in_bfloat16())), "network": network}
-        loaded = build_model(model, source, world.device, fold=False, **how)
-        predictor = Predictor([loaded], device=world.device)
-        dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
+        predictor, dataset = _open(model, source, pairs, world.device, fold=False, **how)
         evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=workers)
 
     def write() -> Path:
-        history, path = read_rows(folder / "metrics.csv"), folder / "report.html"
+        pictures = make_gallery(evaluation, predictor, dataset) if evaluation else []
         badly = describe_rare(evaluation, rare) if evaluation else []
         for line in badly:
             log(line)
-        page = Page(
-            title=folder.absolute().name,
-            facts=_facts(model, evaluation, len(history)),
-            evaluation=evaluation,
-            pictures=make_gallery(evaluation, predictor, dataset) if evaluation else [],
-            history=history,
-            range_test=read_rows(folder / "learning_rate.csv"),
-            settings=_read_shown(folder / "config.yaml"),
-            notes=[*notes, *badly],
-        )
-        return write_owned(path, render(page))
+        page = _fill_page(folder, model, evaluation, pictures, [*notes, *badly])
+        return write_owned(folder / "report.html", render(page))
 
     return world.on_main(write)
+
+
+def _fill_page(
+    folder: Path,
+    model: SavedModel | None,
+    evaluation: Evaluation | None,
+    pictures: Sequence[Picture],
+    notes: Sequence[str],
+) -> Page:
+    """Return the page about a run, with what its folder has."""
+    history = read_rows(folder / "metrics.csv")
+    return Page(
+        title=folder.absolute().name,
+        facts=_facts(model, evaluation, len(history)),
+        evaluation=evaluation,
+        pictures=pictures,
+        history=history,
+        range_test=read_rows(folder / "learning_rate.csv"),
+        settings=_read_shown(folder / "config.yaml"),
+        notes=notes,
+    )
+
+
+def _open(
+    model: SavedModel, source: Path, pairs: Pairs, device: torch.device, **how: Any
+) -> tuple[Predictor, EvaluationDataset]:
+    """Return a network and the pairs to score it on, at its scale; for `how` see `build_model`."""
+    predictor = Predictor([build_model(model, source, device, **how)], device=device)
+    resize_masks = resizes_masks(model.run)
+    return predictor, EvaluationDataset(
+        pairs, predictor, full_size=False, resize_masks=resize_masks
+    )
 
 
 def render_evaluation(
@@ -145,10 +165,8 @@ def write_samples(
     model = read_model(best)
     if "best" not in model.run:  # nor is it to be scored as the run's
         raise UserError(f"{best}: is not the best.pt of a run")
-    loaded = build_model(model, best, device, bfloat16=is_faster_in_bfloat16(), network=network)
-    predictor = Predictor([loaded], device=device)
-    resize_masks = resizes_masks(model.run)
-    dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
+    how: Any = {"bfloat16": is_faster_in_bfloat16(), "network": network}
+    predictor, dataset = _open(model, best, pairs, device, **how)
     for k in range(0, len(pairs), max(1, len(pairs) // _SAMPLES))[:_SAMPLES]:
         sample = dataset.read(k)
         image = sample.image[0].numpy()  # (h, w, C)
