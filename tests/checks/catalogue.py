@@ -103,6 +103,11 @@ def as_tiff(dtype: str, bands: int = 1, **how: object) -> Callable[[Path], None]
     return lambda folder: each(folder, "imgs", change)
 
 
+def some_as_ones(folder: Path) -> None:
+    """Write one mask as `unet-ddp import` does."""
+    Image.fromarray(pixels(mask(folder)) // 255).save(mask(folder))
+
+
 def masks_as(values: Callable[[Array], Array]) -> Callable[[Path], None]:
     """Give all masks other values."""
     return lambda folder: each(folder, "masks", lambda p, a: Image.fromarray(values(a)).save(p))
@@ -364,6 +369,9 @@ CASES = [
     Case("masks of 0 and 65535", masks_as(lambda a: a.astype(np.uint16) * 257), 0, ("mask values 0, 65535",)),
     Case("1-bit masks", masks_as(lambda a: a > 0), 0, ("classes: 2",)),
     Case("0, 1 and 255: nothing is ignored unasked", masks_as(lambda a: np.where(np.arange(32) < 9, 255, a // 255).astype(np.uint8)), 0, ("classes: 3, mask values 0, 1, 255",)),
+    Case("masks of 0 and 255, one of 0 and 1", some_as_ones, 2, ("masks of 0 and 1 (", "masks/cx.png) and of 0 and 255 (", "--mask-threshold 0 if 1 and 255 are one class", "--ignore-index 255", "--classes 3")),
+    Case("the same, thresholded at 0", some_as_ones, 0, ("classes: 2, mask values 0, 255, thresholded at 0",), ["--mask-threshold", "0"]),
+    Case("the same, as three classes", some_as_ones, 0, ("classes: 3, mask values 0, 1, 255",), ["--classes", "3"]),
     Case("the same, with 255 to ignore", masks_as(lambda a: np.where(np.arange(32) < 9, 255, a // 255).astype(np.uint8)), 0, ("classes: 2, mask values 0, 1; 255 is ignored",), ["--ignore-index", "255"]),
     Case("a value to ignore that no mask has", lambda f: None, 2, ("--ignore-index 7", "0, 255"), ["--ignore-index", "7"]),
     Case("void around instances", masks_as(lambda a: np.where(np.arange(32) < 9, 255, (a > 0) * 7).astype(np.uint8)), 0, ("classes: 2, mask values 0, 255, thresholded at 0; 255 is ignored",), ["--mask-threshold", "0", "--ignore-index", "255"]),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unet_ddp.checks.object_numbers import NOTE, find_numbers
+from unet_ddp.checks.object_numbers import NOTE, find_numbers, is_told
 from unet_ddp.checks.rules import (
     check_rules,
     common_values,
@@ -197,12 +197,33 @@ def _choose_labels(
     config: DataConfig, report: Report, table: Table, values: MaskValues
 ) -> Labels | None:
     """Return the classes of the masks; None if their values are a problem."""
-    problem = find_numbers(table, values, config)
+    if is_told(values, config):
+        return report.attempt(lambda: choose_labels(values, config))
+    if problem := find_numbers(table, values, config.ignore_index):
+        report.notes.insert(0, NOTE)
+    elif config.ignore_index is None:
+        problem = _find_mixture(table, values)
     if problem is None:
         return report.attempt(lambda: choose_labels(values, config))
-    report.notes.insert(0, NOTE)
     report.add_problems([problem])
     return None
+
+
+def _find_mixture(table: Table, values: MaskValues) -> str | None:
+    """Return what is wrong if a class is 1 in some masks and 255 in the others; None otherwise."""
+    if values.values != [0, 1, 255]:
+        return None
+    ones, whites = set[int](), set[int]()
+    for _, part, row in table.value_blocks():
+        value = table.columns["value"][part]
+        ones.update(row[value == 1].tolist())
+        whites.update(row[value == 255].tolist())
+    if ones & whites:  # 255 may be void
+        return None
+    return (
+        f"masks of 0 and 1 ({values.examples[1]}) and of 0 and 255 ({values.examples[255]}): use "
+        "--mask-threshold 0 if 1 and 255 are one class, --ignore-index 255 if 255 is void, or --classes 3"
+    )
 
 
 def _summarise(config: DataConfig, report: Report, data: CheckedData) -> CheckedData:

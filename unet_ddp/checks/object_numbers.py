@@ -28,13 +28,17 @@ _EXPLAINED = 0.3  # of the variance of areas: by classes it is more, by numbers 
 _WHOLE = 0.9  # of the values in a mask: those of objects are one connected area each
 
 
-def find_numbers(table: Table, values: MaskValues, config: DataConfig) -> str | None:
-    """Return what is wrong if values are numbers of objects without a flag for it; None otherwise."""
-    is_told = called(config, "label_rules") or config.mask_threshold is not None
-    is_told = is_told or config.classes is not None or config.class_names is not None
-    if is_told or values.lossy or not _are_numbers(table, config.ignore_index):
+def is_told(values: MaskValues, config: DataConfig) -> bool:
+    """Return whether flags, or a lossy format, say what values mean."""
+    given = config.mask_threshold, config.classes, config.class_names, values.lossy
+    return bool(called(config, "label_rules")) or given != (None,) * len(given)
+
+
+def find_numbers(table: Table, values: MaskValues, ignore: int | None) -> str | None:
+    """Return what is wrong if values are numbers of objects; None otherwise."""
+    if not _are_numbers(table, ignore):
         return None
-    count = len({*values.values} - {config.ignore_index})
+    count = len({*values.values} - {ignore})
     classes = f"--classes {count} if each is a class, " if count <= IGNORE_ID else ""
     return (
         f"the {count} values of the masks look like numbers of objects, e.g. in "
