@@ -36,6 +36,15 @@ class AskOnce:
             subprocess.run(["scancel", "--batch", "--signal=USR1", os.environ["SLURM_JOB_ID"]])
 """
 
+ASK_FIRST = """
+import os, subprocess, time
+
+class AskFirst:
+    def __init__(self, run):
+        subprocess.run(["scancel", "--batch", "--signal=USR1", os.environ["SLURM_JOB_ID"]])
+        time.sleep(60)
+"""
+
 
 @pytest.fixture
 def slurm() -> Iterator[Slurm]:
@@ -90,3 +99,13 @@ def test_a_job_with_a_mistake_ends_with_the_status_of_train_py(
     text = submit(slurm, tmp_path, "--images", "nowhere", "--masks", "nowhere")
     assert "error: nowhere: not found" in text and "Traceback" not in text
     assert text.splitlines()[-1].startswith("slurm.sbatch: failed with status 2: see above")
+
+
+def test_a_job_whose_time_is_too_short_for_a_step_ends(tmp_path: Path, slurm: Slurm) -> None:
+    """It would be queued again forever."""
+    (tmp_path / "ask.py").write_text(ASK_FIRST, encoding="utf-8")
+    flags = [*data_flags(make_set(tmp_path, 8)), "--width", "2", "--epochs", "1", "--workers", "0"]
+    text = submit(slurm, tmp_path, *flags, "--callback", "ask:AskFirst")
+    assert text.count("is queued again") == 1, text
+    assert text.splitlines()[-1].startswith("slurm.sbatch: no step was done since job"), text
+    assert "a longer --time" in text
