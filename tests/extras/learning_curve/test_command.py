@@ -114,6 +114,12 @@ def test_steps_of_several_processes_and_batches(trainer: Trainer) -> None:
     assert all(parse_train(argv).launch.stop_after == "12" for argv in trainer.argv.values())
 
 
+def test_fewer_images_per_step_than_processes_is_the_training_s_mistake(trainer: Trainer) -> None:
+    trainer.status = lambda name: 2
+    with pytest.raises(UserError, match="--ema: no good"):
+        run("--sizes", "4", "5", "9", "--nproc", "4", "--images-per-step", "2")
+
+
 def test_a_curve_killed_at_any_moment_continues(
     trainer: Trainer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -273,12 +279,15 @@ def test_the_forecast_is_printed_and_drawn(
     a_, b_ = map(float, re.findall(r"0\.\d+", law))
     assert (a_, b_) == (pytest.approx(0.8, rel=0.05), pytest.approx(0.5, abs=0.05))
     found = re.fullmatch(
-        r"twice the labels \(9 -> 18\): Dice (0\.\d+) \((0\.\d+) to (0\.\d+)\)", twice
+        r"twice the labels \(9 -> 18\): Dice (0\.\d+) \((0\.\d+) to (0\.\d+)\), 80% interval",
+        twice,
     )
     assert found is not None
     dice, low, high = map(float, found.groups())
     assert low < dice < high and dice == pytest.approx(1 - 0.8 * 18**-0.5, abs=0.02)
-    assert re.fullmatch(r"check: the rows above the last forecast Dice 0\.\d+ \(.*\) for 9", check)
+    assert re.fullmatch(
+        r"check: without the last row, the forecast for 9 is Dice 0\.\d+ \(.*\)", check
+    )
     picture = Path("checkpoints/learning-curve/learning-curve.svg")
     assert wrote == f"wrote {picture}"
     text = picture.read_text(encoding="utf-8")

@@ -39,11 +39,11 @@ def test_the_interval_contains_one_more_training_as_often_as_it_says(repeats: in
         law = PowerLaw(images, draw_dice(random, images, 0.1))
         _, low, high = law.forecast(128)
         hits += low <= draw_dice(random, [128], 0.1)[0] <= high
-    assert hits / tries == pytest.approx(LEVEL, abs=0.02)  # four standard errors
+    assert hits / tries == pytest.approx(LEVEL, abs=0.04)  # four standard errors
 
 
 @pytest.mark.parametrize(
-    ("freedom", "value"), [(1, 12.706), (2, 4.303), (4, 2.776), (10, 2.228), (100, 1.984)]
+    ("freedom", "value"), [(1, 3.078), (2, 1.886), (4, 1.533), (10, 1.372), (100, 1.290)]
 )
 def test_quantiles_are_those_of_the_tables(freedom: int, value: float) -> None:
     assert quantile(freedom) == pytest.approx(value, abs=1e-3)

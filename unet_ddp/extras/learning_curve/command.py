@@ -20,7 +20,7 @@ from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.distributed.join import exit_with_error
 from unet_ddp.errors import UserError, align, print_lines
 from unet_ddp.extras.learning_curve.curve import Curve, CurveConfig, Point
-from unet_ddp.extras.learning_curve.power_law import Forecast, PowerLaw
+from unet_ddp.extras.learning_curve.power_law import LEVEL, Forecast, PowerLaw
 from unet_ddp.extras.report.charts import Line, draw_file
 from unet_ddp.files import as_local_path, write_errors, write_text
 from unet_ddp.metrics.scores import show
@@ -78,10 +78,12 @@ def summarise(points: Sequence[Point]) -> tuple[list[str], str]:
     lines = [*align(table), f"fit: 1 - Dice = {law.a:.3g} * images^{-law.b:.3g}"]
     if len(earlier) > 2:
         before = fit(earlier).forecast(last)
-        lines.append(f"check: the rows above the last forecast {before} for {last}")
+        lines.append(f"check: without the last row, the forecast for {last} is {before}")
     forecast, doubled = law.forecast(2 * last), 2 * last
     doubt = find_doubt(forecast, law, dice[-1] - dice[0])
-    said = f"no forecast: {doubt}; use more --repeats or --epochs" if doubt else forecast
+    said = f"{forecast}, {LEVEL:.0%} interval"
+    if doubt:
+        said = f"no forecast: {doubt}; use more --repeats or --epochs"
     lines.append(f"twice the labels ({last} -> {doubled}): {said}")
     curve = np.geomspace(images[0], last if doubt else doubled, 99)
     chart = [Line("trained", images, dice), Line("power law", curve, map(law.at, curve))]

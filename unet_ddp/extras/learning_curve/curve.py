@@ -134,7 +134,7 @@ class Curve:
         options, size = self.config.optimization, self.config.launch.nproc
         per_step = int(options.batch_size) * options.accumulate
         if options.images_per_step:
-            per_step = options.images_per_step // size
+            per_step = max(1, options.images_per_step // size)  # the training says what is wrong
         return TrainingSampler(len(pairs), per_step, rank=0, size=size, seed=0).steps
 
     def draw(self, size: int, repeat: int) -> list[Pair]:
@@ -186,4 +186,7 @@ def score(source: Path, config: TrainConfig, pairs: Pairs) -> float:
     resize_masks = config.data.resize_masks
     dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
     world, workers = World(device=device), config.launch.workers
-    return score_pairs(predictor, dataset, world, threshold=None, workers=workers).scores.dice
+    evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=workers)
+    del predictor, dataset
+    torch.cuda.empty_cache()  # the next training needs it
+    return evaluation.scores.dice

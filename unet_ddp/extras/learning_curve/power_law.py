@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-LEVEL = 0.95
+LEVEL = 0.8
 """Share of the intervals that contain what is forecast, where the law holds."""
 _LEAST = 1e-4  # error that counts: a perfect score has no logarithm
 
