@@ -173,7 +173,7 @@ def draw_file(title: str, lines: Sequence[Line], *, xlabel: str) -> str:
     file = io.StringIO()
     with _styled(title):
         figure = _plot(lines, xlabel=xlabel)
-        figure.suptitle(title)
+        figure.axes[0].set_title(title)
         figure.axes[0].legend(frameon=False)
         figure.savefig(file, format="svg", metadata={"Date": None}, bbox_inches="tight")
     return "\n".join(map(str.rstrip, file.getvalue().splitlines())) + "\n"
