@@ -292,7 +292,7 @@ def test_the_forecast_is_printed_and_drawn(
     assert wrote == f"wrote {picture}"
     text = picture.read_text(encoding="utf-8")
     assert all(
-        word in text for word in ("Dice by labelled images", "power law", "trained", "forecast")
+        word in text for word in ("Dice by labelled images", "power law", "trained", "80% interval")
     )
     first = text
     run("--repeats", "3")
@@ -310,7 +310,7 @@ def test_points_that_allow_no_forecast(dice: tuple[float, ...], said: str) -> No
     lines, chart = summarise(make_points(*dice))
     assert lines[-1].startswith("twice the labels (64 -> 128): no forecast: ")
     assert said in lines[-1] and lines[-1].endswith("; use more --repeats or --epochs")
-    assert "forecast" not in chart
+    assert "interval" not in chart
 
 
 def test_three_sizes_have_no_check() -> None:

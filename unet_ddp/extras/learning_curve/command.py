@@ -85,11 +85,11 @@ def summarise(points: Sequence[Point]) -> tuple[list[str], str]:
     if doubt:
         said = f"no forecast: {doubt}; use more --repeats or --epochs"
     lines.append(f"twice the labels ({last} -> {doubled}): {said}")
-    curve = np.geomspace(images[0], last if doubt else doubled, 99)
+    curve = np.geomspace(images[0], last if doubt else 1.1 * doubled, 99)
     chart = [Line("trained", images, dice), Line("power law", curve, map(law.at, curve))]
     if not doubt:
-        interval = Line("forecast", (doubled, doubled), forecast[1:], is_reference=True)
-        chart.append(interval)
+        name, ends = f"{LEVEL:.0%} interval", (forecast.low, forecast.high)
+        chart.append(Line(name, (doubled, doubled), ends, is_reference=True))
     return lines, draw_file("Dice by labelled images", chart, xlabel="images")
 
 
