@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import json
 import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -121,7 +124,7 @@ def _end_together(store: dist.Store, rank: int, found: Sequence[str], error: Use
     """
     first = found.index(_REFUSED) if _REFUSED in found else 0
     if rank == first:
-        print_error(error)
+        print_error(error, store)
     store.set(f"ended {rank}", "")
     waited = range(len(found)) if rank == 0 else [first]
     with contextlib.suppress(dist.DistError):
@@ -129,9 +132,22 @@ def _end_together(store: dist.Store, rank: int, found: Sequence[str], error: Use
     sys.exit(MISTAKE)
 
 
-def print_error(error: object) -> None:
-    """Print an error's line at once."""
-    print(f"error: {one_line(error)}", file=sys.stderr, flush=True)
+def print_error(error: object, store: dist.Store | None = None) -> None:
+    """Print an error's line at once; a mistake once for all attempts of the launcher that has the `store`.
+
+    torchrun restarts its processes after a mistake, too, and ends with a report, which shows the line.
+    """
+    line = f"error: {one_line(error)}"
+    if report := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        said = {"message": one_line(error), "extraInfo": {"timestamp": str(int(time.time()))}}
+        with contextlib.suppress(OSError):
+            Path(report).write_text(json.dumps({"message": said}), encoding="utf-8")
+    launcher = getattr(store, "underlying_store", None)  # which outlives the attempt
+    if launcher is not None and isinstance(error, UserError):
+        with contextlib.suppress(dist.DistError):
+            if launcher.add(line, 1) > 1:
+                return
+    print(line, file=sys.stderr, flush=True)
 
 
 def _find_problem(gpus: list[str]) -> str | None:

@@ -123,7 +123,7 @@ def _print(error: BaseException, world: World) -> None:
     """Print the line for an error, or its traceback; nothing for one that only ends the program."""
     message = find("extras", "explain_error")(error, world)
     if message is not None:
-        print_error(message)
+        print_error(error if isinstance(error, UserError) else message, world.store)
     elif not isinstance(error, (KeyboardInterrupt, SystemExit)):
         rank = f"rank {world.rank} of {world.size}: " if world.size > 1 else ""
         print(f"{rank}{''.join(traceback.format_exception(error))}", file=sys.stderr, flush=True)
