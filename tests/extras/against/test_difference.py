@@ -76,6 +76,12 @@ def test_of_objects_their_precision_counts_most() -> None:
     assert lines[3].startswith("  better in 6 images, worse in 0; lowest: a +0.3333")
 
 
+def test_objects_that_only_one_network_counts_are_left_out() -> None:
+    own, other = counts_of(45, 40, 44, 45, 42, 30), counts_of(40, 40, 41, 40, 40, 35)
+    counted = {name: [*row, 1, 2, 2] for name, row in own.items()}
+    assert compare(counted, other, each_alone(own), 2) == compare(own, other, each_alone(own), 2)
+
+
 def test_a_resample_without_a_class_shows_no_difference() -> None:
     """One image in six has a foreground: a third of the resamples has none, and no Dice."""
     table = {name: [100, 100, 100, 0, 0, 0] for name in "abcdef"} | {"a": [90, 95, 95, 0, 5, 5]}

@@ -33,7 +33,9 @@ def compare(own: Table, other: Table, groups: Mapping[str, str], num_classes: in
     """
     names = sorted({groups[name] for name in own})
     noun = "group" if len(names) < len(own) else "image"
-    counts = np.array([_add_up(table, groups, names) for table in (own, other)])  # (2, N, C, 3)
+    sums = [_add_up(table, groups, names) for table in (own, other)]
+    shared = min(side.shape[1] for side in sums)  # one of them may have no objects
+    counts = np.stack([side[:, :shared] for side in sums])  # (2, N, C, 3)
     intervals = find_intervals(counts, num_classes) if len(names) >= FEWEST else None
     lines, many = [], count_of(len(names), noun)
     scores = list(zip(*(score(side, num_classes) for side in counts), strict=True))
