@@ -42,7 +42,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not config.option.keyword
     cores = min(4, os.cpu_count() or 1)
-    return {"not thorough": cores, "thorough": cores + 1}.get(config.option.markexpr, 0) * whole
+    lanes = {"not thorough": cores, "thorough": cores + 1, "thorough and not release": cores + 1}
+    return lanes.get(config.option.markexpr, 0) * whole
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -20,9 +20,17 @@ import pytest
 
 from tests.ranks import LIMIT, ROOT
 
+FOR_RELEASE = {  # what these pages type is tested elsewhere, too, and takes two minutes
+    *("from-smp", "from-ultralytics", "from-nnunet", "from-mmsegmentation"),
+    *("many-images", "learning-curve"),
+}
 PAGES = [
     *sorted((ROOT / "docs/tutorials").glob("*.md")),
     *sorted((ROOT / "docs/how-to").glob("*.md")),
+]
+TYPED = [
+    pytest.param(page, id=page.stem, marks=[pytest.mark.release] * (page.stem in FOR_RELEASE))
+    for page in PAGES
 ]
 
 
@@ -86,7 +94,7 @@ def test_each_shown_text_follows_what_printed_it(page: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.processes
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", TYPED)
 def test_a_reader_types_the_page(page: Path, tmp_path: Path) -> None:
     for name in ("train.py", "predict.py"):
         shutil.copy(ROOT / name, tmp_path)

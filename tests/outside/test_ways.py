@@ -134,7 +134,12 @@ STARTS = [
     (by_script_of_torchrun, 2),
 ]
 CASES = [
-    pytest.param(*start, is_killed, id=f"{start[0].__name__}-{start[1]}{'-killed' * is_killed}")
+    pytest.param(
+        *start,
+        is_killed,
+        id=f"{start[0].__name__}-{start[1]}{'-killed' * is_killed}",
+        marks=[pytest.mark.release] * (is_killed != (start[1] == 2)),
+    )
     for start, is_killed in itertools.product(STARTS, (False, True))
     if is_killed or start[0] is not by_shell  # which the others are compared with
 ]
