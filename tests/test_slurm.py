@@ -19,6 +19,7 @@ from unet_ddp.checkpoints import file as checkpoint
 
 pytestmark = [
     pytest.mark.thorough,
+    pytest.mark.release,
     pytest.mark.processes,
     pytest.mark.skipif(not IS_INSTALLED, reason="no slurmctld, slurmd and munged on this machine"),
 ]

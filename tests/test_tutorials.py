@@ -20,16 +20,18 @@ import pytest
 
 from tests.ranks import LIMIT, ROOT
 
-FOR_RELEASE = {  # what these pages type is tested elsewhere, too, and takes two minutes
-    *("from-smp", "from-ultralytics", "from-nnunet", "from-mmsegmentation"),
-    *("many-images", "learning-curve"),
-}
+# What the other how-to pages type is tested elsewhere, too.
+KEPT = "label-in-rounds", "several-gpus"
 PAGES = [
     *sorted((ROOT / "docs/tutorials").glob("*.md")),
     *sorted((ROOT / "docs/how-to").glob("*.md")),
 ]
 TYPED = [
-    pytest.param(page, id=page.stem, marks=[pytest.mark.release] * (page.stem in FOR_RELEASE))
+    pytest.param(
+        page,
+        id=page.stem,
+        marks=[pytest.mark.release] * (page.parent.name == "how-to" and page.stem not in KEPT),
+    )
     for page in PAGES
 ]
 
