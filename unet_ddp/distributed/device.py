@@ -57,7 +57,7 @@ def is_faster_in_bfloat16() -> bool:
     """Return whether this CPU computes faster in bfloat16: a U-Net's step then takes half to two thirds.
 
     An AMD CPU needs AVX512-BF16 for it, an Intel CPU AMX as well: on a virtual Xeon without AMX, a step
-    took 1.25 to 1.6 times as long as in float32. So it does where the user keeps oneDNN from them.
+    took 1.2 to 1.5 times as long as in float32. So it does where the user keeps oneDNN from them.
     """
     if "ONEDNN_MAX_CPU_ISA" in os.environ or not torch.cpu._is_avx512_bf16_supported():
         return False

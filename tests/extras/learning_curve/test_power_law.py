@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from unet_ddp.extras.learning_curve.power_law import LEVEL, PowerLaw, quantile
+from unet_ddp.extras.learning_curve.power_law import LEVEL, PowerLaw
 
 IMAGES = [8, 16, 32, 64]
 
@@ -40,13 +40,6 @@ def test_the_interval_contains_one_more_training_as_often_as_it_says(repeats: in
         _, low, high = law.forecast(128)
         hits += low <= draw_dice(random, [128], 0.1)[0] <= high
     assert hits / tries == pytest.approx(LEVEL, abs=0.04)  # four standard errors
-
-
-@pytest.mark.parametrize(
-    ("freedom", "value"), [(1, 3.078), (2, 1.886), (4, 1.533), (10, 1.372), (100, 1.290)]
-)
-def test_quantiles_are_those_of_the_tables(freedom: int, value: float) -> None:
-    assert quantile(freedom) == pytest.approx(value, abs=1e-3)
 
 
 def test_perfect_and_useless_scores_have_an_interval() -> None:

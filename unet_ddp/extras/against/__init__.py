@@ -1,1 +1,1 @@
-"""How much better a network is than another on the same images, and how sure that is."""
+"""The difference between two networks on the same images, and its interval."""

@@ -8,6 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from unet_ddp.errors import count_of
 from unet_ddp.metrics.scores import Scores, show
@@ -21,8 +22,6 @@ RESAMPLES = 10_000
 FEWEST = 6
 """Groups, below which there is no interval: a sign test of five can't be significant either."""
 _SCORES = "AP at IoU 0.5", "Dice", "IoU"
-_STUDENT = 1.95996, 2.37229, 2.82255, 2.55592, 1.58956
-"""Coefficients of the 97.5 % quantile of Student's t by 1 / degrees (Abramowitz and Stegun, 26.7.5)."""
 _LOWEST = 3  # groups that are named
 
 
@@ -91,7 +90,7 @@ def find_intervals(counts: Counts, num_classes: int) -> Floats:
     generator, count = np.random.default_rng(0), counts.shape[1]
     draws = (generator.integers(count, size=count) for _ in range(RESAMPLES))
     drawn = np.nan_to_num([differ(counts[:, rows], num_classes) for rows in draws])
-    student = sum(each / (count - 1) ** k for k, each in enumerate(_STUDENT))
+    student = stdtrit(count - 1, 0.975)
     tail = NormalDist().cdf(-student * math.sqrt(count / (count - 1)))
     ends: Floats = np.quantile(drawn, [tail, 1 - tail], axis=0).T
     return ends

@@ -6,10 +6,8 @@ once, after its last step.
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Sequence
-from signal import SIGINT
 
 import numpy as np
 
@@ -17,11 +15,11 @@ from unet_ddp.checks.check import prepare_data
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import naming_recipe
 from unet_ddp.data.readers.read import use_own_readers
-from unet_ddp.distributed.join import exit_with_error
-from unet_ddp.errors import UserError, align, print_lines
+from unet_ddp.errors import align, print_lines
 from unet_ddp.extras.learning_curve.curve import Curve, CurveConfig, Point
 from unet_ddp.extras.learning_curve.power_law import LEVEL, Forecast, PowerLaw
 from unet_ddp.extras.report.charts import Line, draw_file
+from unet_ddp.extras.tune.trainings import run_command
 from unet_ddp.files import as_local_path, write_errors, write_text
 from unet_ddp.metrics.scores import show
 from unet_ddp.runs.lock import lock_folder
@@ -29,20 +27,12 @@ from unet_ddp.runs.lock import lock_folder
 
 def main(argv: Sequence[str]) -> int:
     """Train, forecast, and return the exit status."""
-    try:
-        measure_curve(argv)
-    except KeyboardInterrupt:
-        print_lines("stopped; continue with the same command")
-        return 128 + SIGINT
-    return 0
+    return run_command("learning-curve", measure_curve, argv)
 
 
 def measure_curve(argv: Sequence[str]) -> None:
     """Train and score; print the points and the forecast, and write a chart."""
     config = parse_train(argv, prog="python -m unet_ddp learning-curve", kind=CurveConfig)
-    if "LOCAL_RANK" in os.environ:
-        said = "learning-curve under torchrun: it starts the processes; use --nproc N"
-        exit_with_error(UserError(said))
     name = config.run.exp_name or "learning-curve"
     folder = as_local_path(config.run.checkpoints, "--checkpoints") / name
     use_own_readers(config.data.reader)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
 LEVEL = 0.8
 """Share of the intervals that contain what is forecast, where the law holds."""
@@ -52,16 +53,6 @@ class PowerLaw:
         """
         distance = (math.log(images) - self.logs.mean()) ** 2 / self.logs.var()
         spread = self.scatter * math.sqrt(1 + (1 + distance) / len(self.logs))
-        factor, error = math.exp(quantile(self.freedom) * spread), 1 - self.at(images)
+        student = stdtrit(self.freedom, (1 + LEVEL) / 2)
+        factor, error = math.exp(student * spread), 1 - self.at(images)
         return Forecast(1 - error, max(0.0, 1 - error * factor), 1 - error / factor)
-
-
-def quantile(freedom: int) -> float:
-    """Return the distance from 0 within which Student's t has LEVEL of its values.
-
-    With t = sqrt(freedom) * tan(angle), its density is a power of the angle's cosine.
-    """
-    angles = np.linspace(0, math.pi / 2, 200_001)
-    share = np.cumsum(np.cos(angles) ** (freedom - 1))
-    angle = angles[np.searchsorted(share, LEVEL * share[-1])]
-    return math.sqrt(freedom) * math.tan(angle)

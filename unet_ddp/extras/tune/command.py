@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGINT
 from typing import Annotated, Any
 
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import naming_recipe, suggest
 from unet_ddp.config import TrainConfig, all_but
-from unet_ddp.distributed.join import exit_with_error
 from unet_ddp.errors import Limit, RunError, UserError, check_installed, print_lines, shorten
 from unet_ddp.extras.report.compare import compare
 from unet_ddp.extras.tune.trainings import (
@@ -28,6 +25,7 @@ from unet_ddp.extras.tune.trainings import (
     as_argv,
     check_settings,
     last_words,
+    run_command,
     start_training,
     wait_for_training,
     was_stopped,
@@ -59,19 +57,12 @@ class TuneConfig(TrainConfig):
 
 def main(argv: Sequence[str]) -> int:
     """Search, and return the exit status."""
-    try:
-        tune(argv)
-    except KeyboardInterrupt:
-        print_lines("stopped; continue with the same command")
-        return 128 + SIGINT
-    return 0
+    return run_command("tune", tune, argv)
 
 
 def tune(argv: Sequence[str]) -> None:
     """Search; print the table of the trials, and the command that trains with the best settings."""
     config = parse_train(argv, prog="python -m unet_ddp tune", kind=TuneConfig)
-    if "LOCAL_RANK" in os.environ:
-        exit_with_error(UserError("tune under torchrun: it starts the processes; use --nproc N"))
     with naming_recipe(config.launch.config, config.recipe):
         for name in sorted(config.unused):
             if getattr(config.launch, name):

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import Any
 
 from unet_ddp.cli.recipes import name_recipe
 from unet_ddp.config import TrainConfig
+from unet_ddp.distributed.join import exit_with_error
 from unet_ddp.distributed.stop_signal import dying_with_parent
 from unet_ddp.errors import UserError, print_lines
 from unet_ddp.runs.lock import lock_folder
 from unet_ddp.settings import as_flag, values_of
 
 TRAIN = [sys.executable, "-m", "unet_ddp", "train"]
+
+
+def run_command(name: str, work: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
+    """Run `work`, which starts trainings for the command `name`; return the exit status."""
+    if "LOCAL_RANK" in os.environ:
+        exit_with_error(UserError(f"{name} under torchrun: it starts the processes; use --nproc N"))
+    try:
+        work(argv)
+    except KeyboardInterrupt:
+        print_lines("stopped; continue with the same command")
+        return 128 + SIGINT
+    return 0
 
 
 def as_argv(config: TrainConfig, drawn: Mapping[str, Any], **other: Any) -> list[str]:
