@@ -89,7 +89,7 @@ def _import(name: str) -> Callable[[Sequence[str] | None], int]:
     """
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # not under nohup
-        signal.signal(signal.SIGINT, _exit)
+        signal.signal(signal.SIGINT, _leave)
     try:
         command: Callable[[Sequence[str] | None], int] = find("commands", name)
         return command
@@ -104,7 +104,7 @@ def _import(name: str) -> Callable[[Sequence[str] | None], int]:
         signal.signal(signal.SIGINT, before)
 
 
-def _exit(number: int, frame: FrameType | None) -> NoReturn:
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
     os._exit(128 + number)
 
 

@@ -45,7 +45,7 @@ class _Normalise(torch.autograd.Function):
         ctx.save_for_backward(values, weight, mean, variance, count)
         ctx.eps = eps
         normalised = F.batch_norm(values, mean, variance, weight, bias, training=False, eps=eps)
-        ctx.mark_non_differentiable(mean, variance, count)
+        ctx.set_materialize_grads(False)  # zeros for statistics, which have no gradients
         return normalised, mean, variance, count
 
     @staticmethod
@@ -93,7 +93,7 @@ class _NormaliseOnGpu(torch.autograd.Function):
         values = _lay_out_like(values, values)
         channels = values.shape[1]
         mean, invstd = torch.batch_norm_stats(values, eps)
-        count = _count_tensor(values.numel() // channels, mean.dtype, mean.device)
+        count = fill_count(values.numel() // channels, mean.dtype, mean.device)
         gathered = gather_statistics(torch.cat([mean, invstd, count]))  # (ranks, 2C + 1)
         means, invstds, counts = torch.split(gathered, [channels, channels, 1], dim=1)
         counts = counts.flatten()
@@ -127,8 +127,8 @@ class _NormaliseOnGpu(torch.autograd.Function):
 
 
 @functools.lru_cache
-def _count_tensor(pixels: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a tensor (1,) that is made once for each size of a layer."""
+def fill_count(pixels: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a tensor (1,) of the number of pixels, made once for each size of a layer."""
     return torch.full((1,), pixels, dtype=dtype, device=device)
 
 

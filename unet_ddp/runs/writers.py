@@ -159,9 +159,9 @@ class CsvWriter:
         self._due: list[Row] = []
         if path.exists():
             rows = [row for row in read_rows(path) if (row.get("step") or "").isdecimal()]
-            self._replace([row for row in rows if to_float(row["step"]) <= after])
+            self._rewrite([row for row in rows if to_float(row["step"]) <= after])
 
-    def _replace(self, rows: list[dict[str, str]], columns: Iterable[str] = ()) -> None:
+    def _rewrite(self, rows: list[dict[str, str]], columns: Iterable[str] = ()) -> None:
         """Replace the file by rows, with their columns and these."""
         columns = list(dict.fromkeys([*(rows[0] if rows else ()), *columns]))
         with (
@@ -182,7 +182,7 @@ class CsvWriter:
         """
         self._due.append(row)
         if self.columns and not row.keys() <= set(self.columns):
-            self._replace(read_rows(self.path), row)
+            self._rewrite(read_rows(self.path), row)
         columns, text = self.columns or list(row), io.StringIO(newline="")
         writer = csv.DictWriter(text, columns)
         if not self.columns:

@@ -54,10 +54,10 @@ class Member(World):
         host = hosts.names[rank]
         others = tuple(k for k, name in enumerate(hosts.names) if name == host and k != rank)
         super().__init__(rank, len(hosts.names), 0, len(others) + 1, peers=others)
-        object.__setattr__(self, "_group", hosts)
+        object.__setattr__(self, "meeting", hosts)
 
     def gather(self, item: Any) -> list[Any]:
-        group: Hosts = self._group  # type: ignore[attr-defined]
+        group: Hosts = self.meeting  # type: ignore[attr-defined]
         group.barrier.wait()
         group.items[self.rank] = item
         group.barrier.wait()
