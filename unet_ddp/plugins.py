@@ -86,7 +86,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     # by --model: (channels, classes, **the settings that are its parameters) -> nn.Module
     "networks": {
         "unet": "unet_ddp.network.unet:UNet",
-        "smp": "unet_ddp.network.smp:build",
+        "smp": "unet_ddp.extras.smp.networks:build",
     },
     # by --augmentation, beside its presets: (image, mask, generator) -> both
     "augmentations": {},
@@ -110,7 +110,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "outputs": {
         "mask": "unet_ddp.prediction.outputs.mask:MaskFile",
         "overlay": "unet_ddp.prediction.outputs.overlay:Overlay",
-        "probabilities": "unet_ddp.prediction.outputs.probabilities:Probabilities",
+        "probabilities": "unet_ddp.extras.outputs.probabilities:Probabilities",
         "rle": "unet_ddp.extras.outputs.rle:RunLengths",
         "objects": "unet_ddp.extras.objects.table:ObjectTable",
         "polygons": "unet_ddp.extras.outputs.polygons:Polygons",
@@ -126,6 +126,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "remote_pairs": "unet_ddp.extras.cloud.pairs:CloudPairs",
         # no data at all: (folder) -> the folder, with the demo set
         "write_demo": "unet_ddp.extras.demo_set.draw:write_demo",
+        # masks are grey, and no flag says what their values mean: (Table, MaskValues, ignored value, Report) -> problem
+        "find_numbers": "unet_ddp.extras.objects.numbers:find_numbers",
         # the data are prepared, with --balance: (DataConfig, Table, Labels, Pairs, seed=) -> Draw
         "plan_draw": "unet_ddp.extras.sampling.balance:plan_draw",
         # the data are prepared: (Table, Split) -> kinds of images that training has few of

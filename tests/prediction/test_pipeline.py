@@ -24,12 +24,12 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.outputs.annotations import LabelmeFiles
+from unet_ddp.extras.outputs.probabilities import Probabilities
 from unet_ddp.prediction import pipeline as module
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
 from unet_ddp.prediction.outputs.mask import MaskFile, write_mask
 from unet_ddp.prediction.outputs.overlay import Overlay
-from unet_ddp.prediction.outputs.probabilities import Probabilities
 from unet_ddp.prediction.outputs.records import Records
 from unet_ddp.prediction.paths import find_images, name_outputs
 from unet_ddp.prediction.pipeline import (

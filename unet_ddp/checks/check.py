@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from unet_ddp.checks.object_numbers import NOTE, find_numbers, is_told
 from unet_ddp.checks.rules import (
     check_rules,
     common_values,
@@ -197,16 +196,16 @@ def _choose_labels(
     config: DataConfig, report: Report, table: Table, values: MaskValues
 ) -> Labels | None:
     """Return the classes of the masks; None if their values are a problem."""
-    if is_told(values, config):
-        return report.attempt(lambda: choose_labels(values, config))
-    if problem := find_numbers(table, values, config.ignore_index):
-        report.notes.insert(0, NOTE)
-    elif config.ignore_index is None:
-        problem = _find_mixture(table, values)
-    if problem is None:
-        return report.attempt(lambda: choose_labels(values, config))
-    report.add_problems([problem])
-    return None
+    given = config.mask_threshold, config.classes, config.class_names, values.lossy
+    if not called(config, "label_rules") and given == (None,) * len(given):  # values say it alone
+        ignore = config.ignore_index
+        problem = find("extras", "find_numbers")(table, values, ignore, report)
+        if problem is None and ignore is None:
+            problem = _find_mixture(table, values)
+        if problem is not None:
+            report.add_problems([problem])
+            return None
+    return report.attempt(lambda: choose_labels(values, config))
 
 
 def _find_mixture(table: Table, values: MaskValues) -> str | None:

@@ -59,8 +59,6 @@ class PredictConfig:
     """Bring images with map coordinates to pixels of this size, before scaling (default: the training images' size)."""
     overlay: Annotated[bool, Calls("outputs"), Heading("What to write")] = False
     """Also write each image with its mask drawn over it, as image_overlay.png."""
-    probabilities: Annotated[Literal["none", "png", "npy"], Calls("outputs")] = "none"
-    """Also write the probabilities. png: a 16-bit image_probability_CLASS.png per class; npy: one image_probabilities.npy."""
     write: Annotated[tuple[str, ...], flag("MODULE:CLASS"), tyro.conf.UseAppendAction] = ()
     """Also write an output of your own, or one that a package brings under a name; may be repeated."""
     overwrite: Annotated[bool, Excludes("skip_existing")] = False

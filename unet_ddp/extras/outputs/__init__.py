@@ -1,1 +1,1 @@
-"""Files of predictions for other programs: run lengths, polygons, annotations."""
+"""Files of predictions beside mask and overlay: probabilities, run lengths, polygons, annotations."""

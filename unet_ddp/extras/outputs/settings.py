@@ -1,4 +1,4 @@
-"""Settings of the outputs for other programs."""
+"""Settings of the outputs beside mask and overlay."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +8,9 @@ from unet_ddp.settings import Calls, flag
 class ListSettings:
     """Join the settings of a prediction."""
 
-    place = "predict", "probabilities"
+    place = "predict", "overlay"
+    probabilities: Annotated[Literal["none", "png", "npy"], Calls("outputs")] = "none"
+    """Also write the probabilities. png: a 16-bit image_probability_CLASS.png per class; npy: one image_probabilities.npy."""
     rle: Annotated[str | None, Calls("outputs"), flag("FILE")] = None
     """Also write the run-length encoded masks of all images to a CSV file, as for the Carvana challenge."""
     rle_order: Literal["rows", "columns"] = "rows"

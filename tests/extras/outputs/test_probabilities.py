@@ -16,7 +16,7 @@ from tests.prediction.outputs.writing import image_files, make
 from unet_ddp.data import masks as data_masks
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.outputs.probabilities import Probabilities
+from unet_ddp.extras.outputs.probabilities import Probabilities
 from unet_ddp.prediction.prediction import Prediction
 
 

@@ -8,15 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.checks.table import Table
-from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import MaskValues, instances_flag
 from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.data.matching import Report
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.data.readers.read import Source
-from unet_ddp.settings import called
-
-NOTE = "numbered objects: add --instances to learn each of them"
-"""First line of the doctor about such masks."""
 
 _LOOKED_AT = 1000  # masks whose values and areas are compared; what the scan kept of them
 _READ = 16  # masks that are read again, and values in each, if those may be numbers
@@ -28,16 +24,13 @@ _EXPLAINED = 0.3  # of the variance of areas: by classes it is more, by numbers 
 _WHOLE = 0.9  # of the values in a mask: those of objects are one connected area each
 
 
-def is_told(values: MaskValues, config: DataConfig) -> bool:
-    """Return whether flags, or a lossy format, say what values mean."""
-    given = config.mask_threshold, config.classes, config.class_names, values.lossy
-    return bool(called(config, "label_rules")) or given != (None,) * len(given)
-
-
-def find_numbers(table: Table, values: MaskValues, ignore: int | None) -> str | None:
-    """Return what is wrong if values are numbers of objects; None otherwise."""
+def find_numbers(
+    table: Table, values: MaskValues, ignore: int | None, report: Report
+) -> str | None:
+    """Return what is wrong if values are numbers of objects, and note it first; None otherwise."""
     if not _are_numbers(table, ignore):
         return None
+    report.notes.insert(0, "numbered objects: add --instances to learn each of them")
     count = len({*values.values} - {ignore})
     classes = f"--classes {count} if each is a class, " if count <= IGNORE_ID else ""
     return (

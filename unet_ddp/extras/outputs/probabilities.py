@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from PIL import Image
 
 from unet_ddp.data.masks import Band, allocate, reserve
+from unet_ddp.extras.outputs.settings import ListSettings
 from unet_ddp.files import replacing, write_errors
 from unet_ddp.prediction.outputs.base import ADVICE, ImageFiles, Output, Receiver
 from unet_ddp.prediction.prediction import Prediction
@@ -24,8 +26,12 @@ class Probabilities(Output):
     """One NPY file (C, H, W) float32 for each image, or a 16-bit PNG for each class (65535 for 1)."""
 
     @cached_property
+    def _kind(self) -> str:
+        return cast(ListSettings, self.config).probabilities
+
+    @cached_property
     def _endings(self) -> list[str]:
-        if self.config.probabilities == "npy":
+        if self._kind == "npy":
             return ["_probabilities.npy"]
         return [f"_probability_{name}.png" for name in _clean(self.labels.class_names)]
 
@@ -37,7 +43,7 @@ class Probabilities(Output):
     def watch(self, image: ImageFiles, prediction: Prediction) -> Iterator[Receiver]:
         """Yield what takes in the bands; the files are there at the end."""
         paths, shape = self.files(image), (self.labels.num_classes, *prediction.size)
-        if self.config.probabilities == "npy":
+        if self._kind == "npy":
             with write_errors(paths[0], ADVICE), replacing(paths[0]) as temporary:
                 stored = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
                 with temporary.open("r+b") as file:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from unet_ddp.errors import UserError
-from unet_ddp.network import smp
+from unet_ddp.extras.smp import networks as smp
 from unet_ddp.network.any_size import AnySize, fit_any_size
 
 
