@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -120,6 +121,12 @@ PROTOCOLS = {
 }
 
 
+def children_seconds() -> float:
+    """Return the processor time of the programs that this one has started, when they have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
 def run(options: argparse.Namespace, flags: list[str], turn: int) -> Turn:
     """Train with one seed, and return its seconds and scores."""
     protocol, name = PROTOCOLS[options.name], f"seed{turn}"
@@ -131,12 +138,13 @@ def run(options: argparse.Namespace, flags: list[str], turn: int) -> Turn:
         sys.executable, "train.py", "--list", options.output / f"{name}.csv", *protocol.flags, *flags,
         "--seed", turn, "--checkpoints", options.output, "--exp-name", name,
     ]  # fmt: skip
-    began = time.perf_counter()
+    began, used = time.perf_counter(), children_seconds()
     subprocess.run(list(map(str, command)), cwd=ROOT, check=True)
-    seconds = time.perf_counter() - began
+    seconds, processor = time.perf_counter() - began, children_seconds() - used
     predictor = Predictor.from_checkpoint(options.output / name / "best.pt")
     return {
         "seconds": seconds,
+        "processor seconds": processor,
         "images": [len(pairs) for pairs in sets],
         "validation": protocol.score(predictor, sets.validation),
         "test": protocol.score(predictor, sets.test) if options.test else {},
@@ -177,6 +185,7 @@ def write_record(options: argparse.Namespace, flags: list[str], turns: list[Turn
         "seeds": len(turns),
         "images": "/".join(map(str, turns[0]["images"])),
         "seconds": spread([turn["seconds"] for turn in turns], 0),
+        "processor seconds": spread([turn["processor seconds"] for turn in turns], 0),
         "machine": record["machine"],
         "validation": show([turn["validation"] for turn in turns]),
         "test": show([turn["test"] for turn in turns]) or "not scored",

@@ -226,10 +226,11 @@ def test_a_row_and_a_record_tell_what_was_typed(
     assert record["command"].endswith(f"protocols carvana --data DIR --seeds 2 -- {flags}")
     assert [turn["images"] for turn in record["turns"]] == [[12, 2, 2]] * 2
     assert all(turn["seconds"] > 0 and turn["test"] == {} for turn in record["turns"])
+    assert all(0 < turn["processor seconds"] < 999 for turn in record["turns"])
     scores = [turn["validation"]["mean Dice"] for turn in record["turns"]]
     row = capfd.readouterr().out.splitlines()[-1]
     assert f"mean Dice {np.mean(scores):.4f} ± {np.std(scores, ddof=1):.4f}" in row
-    assert row.count("|") == 10 and "| not scored |" in row
+    assert row.count("|") == 11 and "| not scored |" in row
     for turn in range(2):
         with (output / f"seed{turn}/split.csv").open() as file:
             used = {Path(line["image"]) for line in csv.DictReader(file)}
