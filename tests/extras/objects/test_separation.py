@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -50,6 +52,36 @@ def test_an_extent_without_a_seed_is_no_object_and_corners_do_not_connect() -> N
 def test_a_body_beyond_its_extent_is_not_of_the_object() -> None:
     body, extent = shares("990099"), shares("900000")
     assert separate(body, extent, (0.5, 0.5)).tolist() == [[1, 0, 0, 0, 0, 0]]
+
+
+def test_smoothing_joins_the_seeds_of_a_noisy_body_and_keeps_two_objects_apart() -> None:
+    """Two squares of 9x9 that touch, with a low pixel in every second place of their bodies."""
+    body, extent = np.zeros((2, 13, 24), np.uint8)
+    for left in (2, 12):
+        body[2:11, left : left + 9] = 240
+        body[2:11:2, left : left + 9] = 120
+    extent[2:11, 2:21] = 250
+    assert separate(body, extent, (0.6, 0.5)).max() == 8  # rows
+    numbers = separate(body, extent, (0.6, 0.5), smoothing=1.5)
+    assert numbers.max() == 2
+    assert {*numbers[6, 3:9].tolist()} == {1} and {*numbers[6, 14:20].tolist()} == {2}
+
+
+def test_labels_decode_with_their_smoothing_and_networks_with_the_mean() -> None:
+    body = np.full((16, 16), 0.05, np.float32)
+    body[4:12, 4:12], body[4:12:2, 4:12] = 0.95, 0.4
+    background = np.full((16, 16), 0.9, np.float32)
+    background[4:12, 4:12] = 0.02
+    probabilities = np.stack([background, body, 1 - background - body])
+    plain = ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.6, 0.5))
+    smooth = replace(plain, smoothing=1.5)
+    assert decode(plain, probabilities)[0].max() == 4
+    mask, extent = decode(smooth, probabilities)
+    assert mask.max() == 1 and np.array_equal(extent, decode(plain, probabilities)[1])
+    assert plain.average([plain, smooth]).smoothing == 0.75
+    kept = smooth.to_dict()
+    assert Labels.from_dict(kept) == smooth
+    assert Labels.from_dict({k: v for k, v in kept.items() if k != "smoothing"}) == plain
 
 
 @pytest.mark.parametrize("separation", [(0.5, 0.5), (0.8, 0.3), (0.4, 0.7)])

@@ -38,6 +38,8 @@ from unet_ddp.extras.objects.separation import Numbers, separate, to_shares
 
 SEEDS, EXTENTS = (0.5, 0.4, 0.6, 0.7, 0.8, 0.9), (0.5, 0.4, 0.6, 0.7)
 """Values that are tried for the two of `separation`; of equally good ones, the first."""
+SMOOTHINGS = (0.0, 1.5)
+"""Values that are tried for `smoothing`."""
 
 _FEW = 8  # values in all masks: objects have more
 _Share = Annotated[float, Limit(above=0, below=1)]
@@ -60,6 +62,8 @@ class ObjectLabels(Labels):
     separation: tuple[_Share, _Share] = field(default=(0.5, 0.5), repr=False)
     """Least probability of an object's body where it is seeded, and of body or border as far as it
     extends."""
+    smoothing: Annotated[float, Limit(at_least=0)] = field(default=0.0, repr=False)
+    """Deviation, in pixels, of the Gaussian by which probabilities are smoothed first; 0: as they are."""
 
     def __post_init__(self) -> None:
         """Refuse classes without background, objects and border."""
@@ -206,7 +210,7 @@ class ObjectLabels(Labels):
         for band in bands:
             shares[:, band.rows] = to_shares(band.probabilities)
         body, extent, *bodies = shares
-        numbers = separate(body, extent, self.separation)
+        numbers = separate(body, extent, self.separation, smoothing=self.smoothing)
         if not bodies:
             return self.join_values(numbers, numbers), extent
         sums = [np.bincount(numbers.ravel(), each.ravel()) for each in bodies]
@@ -247,13 +251,18 @@ class ObjectLabels(Labels):
 
     def candidates(self) -> list[ObjectLabels]:
         """Return labels with each separation that is tried."""
-        return [replace(self, separation=each) for each in product(SEEDS, EXTENTS)]
+        return [
+            replace(self, separation=(seed, extent), smoothing=smoothing)
+            for smoothing, seed, extent in product(SMOOTHINGS, SEEDS, EXTENTS)
+        ]
 
     def average(self, others: Sequence[Labels]) -> ObjectLabels:
         """Return labels with the mean separation of networks."""
-        pairs = [each.separation for each in others if isinstance(each, ObjectLabels)]
-        body, extent = map(fmean, zip(*pairs, strict=True))
-        return replace(self, separation=(body, extent))
+        chosen = [
+            (*each.separation, each.smoothing) for each in others if isinstance(each, ObjectLabels)
+        ]
+        body, extent, smoothing = map(fmean, zip(*chosen, strict=True))
+        return replace(self, separation=(body, extent), smoothing=smoothing)
 
     def describe(self) -> str:
         """Return a line with the classes."""
@@ -262,7 +271,11 @@ class ObjectLabels(Labels):
 
     def describe_tuning(self) -> list[str]:
         """Return a line about the separation."""
-        return ["objects: seeded from probability {:g}, extended to {:g}".format(*self.separation)]
+        seed, extent = self.separation
+        line = f"objects: seeded from probability {seed:g}, extended to {extent:g}"
+        if self.smoothing:
+            line += f", after smoothing by {self.smoothing:g} pixels"
+        return [line]
 
     def tuner(self, data: Any, world: Any, *, resize_masks: bool) -> Any:
         """Return what chooses `separation` on the validation images."""

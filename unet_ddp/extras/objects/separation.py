@@ -27,17 +27,22 @@ def to_shares(probabilities: NDArray[np.float32]) -> Shares:
     return shares
 
 
-def separate(body: Shares, extent: Shares, separation: tuple[float, float]) -> Numbers:
-    """Return the objects in the result of `to_shares`; `separation` is that of `ObjectLabels`.
+def separate(
+    body: Shares, extent: Shares, separation: tuple[float, float], *, smoothing: float = 0.0
+) -> Numbers:
+    """Return the objects in the result of `to_shares`, with the settings of `ObjectLabels`.
 
     An object grows from each connected part of the pixels whose `body` is high enough, as far as
     `extent` is, over falling `body`, until it meets another. Connected are pixels that share edges.
     Each connected part of the extent is separated by itself, and most have one seed, so that large
     images take about 25 bytes for each pixel.
     """
+    import cv2
     from scipy import ndimage
     from skimage.segmentation import watershed
 
+    if smoothing:  # a noisy body has seeds of a few pixels, and each would be an object
+        body, extent = (cv2.GaussianBlur(each, (0, 0), smoothing) for each in (body, extent))
     inside = extent >= math.ceil(separation[1] * 255)
     parts, count = ndimage.label(inside, output=np.int32)
     inside &= body >= math.ceil(separation[0] * 255)

@@ -18,7 +18,7 @@ from unet_ddp.prediction.backends import LoadedModel, TorchBackend
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.training.state import TrainState
 
-_PIXELS = 1 << 20  # that all ranks together decode at each best network: some 6 s of one core
+_PIXELS = 1 << 21  # that all ranks together decode at each best network: some 6 s of one core
 _SIDE = 512  # of the middle of an image that is decoded
 
 Watch = Callable[[Iterator[EvaluationSample]], Iterable[EvaluationSample]]
