@@ -18,12 +18,11 @@ import torch
 import yaml
 
 from unet_ddp.cli import parse, parse_train, read_recipe, save_config, with_saved
-from unet_ddp.cli.recipes import Scalar, read_settings
-from unet_ddp.cli.spellings import translate, translate_argv
 from unet_ddp.commands.doctor import DoctorConfig
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.extras.annotations.command import ImportConfig
+from unet_ddp.extras.earlier.spellings import translate
 from unet_ddp.extras.packs.command import PackConfig
 from unet_ddp.extras.planners.settings import parse_time
 from unet_ddp.prediction.config import parse_predict
@@ -218,68 +217,6 @@ def test_a_command_has_the_flags_that_it_uses(recipe: Any) -> None:
         for flag in ("--lr=1", "--width=3", "--exp-name=a", "--cache"):
             with pytest.raises(UserError, match=rf"{flag[:6]}.*; see x --help$"):
                 parse_train([flag], prog="x", kind=kind)
-
-
-# -- earlier spellings ---------------------------------------------------------------------
-
-
-EARLIER = [  # words as they were and as they are today, and a recipe as it was
-    ("--no-amp", "--precision float32", "amp: false"),
-    ("--amp --amp_dtype bfloat16", "--precision bfloat16", "amp_dtype: bfloat16"),
-    ("--folds 5 --fold=2", "--fold 2/5", "fold: 2\nfolds: 5"),
-    ("--max-steps 7", "--stop-after 7", "max-steps: 7"),
-    ("--max-epochs=3", "--stop-after 3epochs", "max_epochs: 3"),
-    ("--dice-weight 2", "--loss-weights 2 1", "dice_weight: 2"),
-    ("--cross-entropy-weight .5", "--loss-weights 1 .5", "cross_entropy_weight: 0.5"),
-    ("--binary -e 1", "--mask-threshold 0 -e 1", "binary: true\nepochs: 1"),
-    ("--label-smoothing 0.07", "--label-smoothing 7", "label_smoothing: 0.07"),
-    ("--balance 1", "--balance 100", "balance: 1"),
-]
-
-
-@pytest.mark.parametrize(("earlier", "today", "text"), EARLIER)
-def test_earlier_spellings_are_understood_with_a_line(
-    capsys: pytest.CaptureFixture[str], recipe: Any, earlier: str, today: str, text: str
-) -> None:
-    wanted = parse_train(today.split())
-    assert not capsys.readouterr().out
-    assert parse_train(earlier.split()) == wanted
-    flag = today.split()[0]
-    said = f": now {flag} "
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("note: --") and said in line
-    path = str(recipe(text))
-    config = parse_train(["--config", path])
-    assert config.to_dict() == wanted.to_dict()
-    assert config.launch.stop_after == wanted.launch.stop_after
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"note: {path}: --") and said in line
-    saved = {key.replace("-", "_"): each.value if isinstance(each, Scalar) else each
-             for key, each in read_settings(path).items()}  # fmt: skip
-    assert with_saved(TrainConfig(), saved).to_dict() == wanted.to_dict()
-    assert not capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        ("--no-amp --precision float32", "--precision and --amp are one setting: use one"),
-        ("--folds 5", "--fold and --folds are now one flag: --fold 1/5 is the first of five"),
-        ("--fold 2", "--fold and --folds are now one flag: --fold 1/5 is the first of five"),
-        ("--max-steps 3 --max-epochs 1", "--max-steps and --max-epochs are now one flag, --stop-"),
-        ("--no-binary", "Unrecognized options: --no-binary; did you mean"),
-    ],
-)
-def test_earlier_spellings_that_can_t_be_translated(argv: str, said: str) -> None:
-    assert refusal(*argv.split()).startswith(said)
-
-
-def test_an_earlier_spelling_keeps_its_place_among_words() -> None:
-    """A flag that takes several values must not take the words after it."""
-    argv = ["--model", "a.pt", "--overlap", "0.5", "photo.jpg", "--", "--overlap", "0.5"]
-    words = translate_argv(argv, {"model", "overlap"})
-    assert words == ["--model", "a.pt", "--overlap", "50.0", *argv[4:]]
-    assert translate_argv(["--overlap", "small"], {"overlap"}) == ["--overlap", "small"]
 
 
 # -- limits and rules ----------------------------------------------------------------------

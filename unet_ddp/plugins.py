@@ -153,6 +153,13 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "run_copy": "unet_ddp.extras.cloud.report:local_run",
         # loaders: (data set, sampler, batch_size=, workers=) -> arguments of DataLoader
         "how_to_read": "unet_ddp.extras.cloud.reading:how_to_read",
+        # -- flags and settings of earlier versions, whose names and units are changed to today's
+        # a command line is read: (words, names of the command's settings) -> words
+        "translate_argv": "unet_ddp.extras.earlier.spellings:translate_argv",
+        # a recipe or a checkpoint is read: (settings by their names) -> settings; a second argument begins notes
+        "translate": "unet_ddp.extras.earlier.spellings:translate",
+        # a recipe has a key that is no setting: (key) -> the key if it was one, otherwise nothing
+        "earlier_name": "unet_ddp.extras.earlier.spellings:earlier_name",
         # -- weights from elsewhere
         # --load, --encoder-weights: (TrainConfig) -> with `describe`, `fit`; None if they are to be downloaded
         "given_weights": "unet_ddp.extras.transfer.fit:read_weights",

@@ -26,10 +26,10 @@ from unet_ddp.cli.recipes import (
     read_settings,
     suggest,
 )
-from unet_ddp.cli.spellings import EARLIER, translate, translate_argv
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import Limit, UserError, shorten
 from unet_ddp.files import is_address, write_text
+from unet_ddp.plugins import find
 from unet_ddp.settings import (
     Excludes,
     Kind,
@@ -64,7 +64,7 @@ def parse_train(
     """
     # torch.distributed.launch passes the rank, which the environment has, too.
     argv = [word for word in argv if not re.fullmatch(r"--local[-_]rank=\d+", word)]
-    argv = translate_argv(argv, settings_of(kind).keys())
+    argv = find("extras", "translate_argv")(argv, settings_of(kind).keys())
     # Other processes get the settings: pickle finds no class that was made there.
     config = with_values(kind(), values_of(_read_flags(kind, argv, prog)))
     check_values(config)
@@ -107,7 +107,8 @@ def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
     Raises:
         UserError: an unknown flag, or values that `check` refuses.
     """
-    config = _read_flags(kind, translate_argv(argv, settings_of(kind).keys()), prog)
+    argv = find("extras", "translate_argv")(argv, settings_of(kind).keys())
+    config = _read_flags(kind, argv, prog)
     check(config)
     return config
 
@@ -172,8 +173,8 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
         UserError: a value that its setting can't have.
     """
     names = config.to_dict().keys() - names_of(type(config), Kind.RUN_PLACE) - config.given
-    saved = translate(saved)
-    values = {name: value for name, value in saved.items() if name in names and value is not None}
+    found = find("extras", "translate")(saved)
+    values = {name: value for name, value in found.items() if name in names and value is not None}
     for name in values.keys() & names_of(type(config), Kind.DATA_PLACE):
         if is_address(values[name]):  # a stranger's checkpoint must not have it contacted
             raise UserError(
@@ -205,15 +206,16 @@ def read_recipe(path: Path | str, *, tells: bool = False) -> dict[str, Any]:
     settings.pop("skip_scan", None)  # version 0.1 wrote it into every config.yaml
     for key, value in settings.items():
         name = key.replace("-", "_").lstrip("_")
-        name = _NAMES.get(name, name if name in EARLIER else "config")
-        if name == "config":
+        name = _NAMES.get(name) or find("extras", "earlier_name")(name)
+        if name in ("", "config"):
             raise UserError(f"{path}: unknown key {shorten(key)}; {suggest(key[:80], _NAMES)}")
         if name in keys:
             raise UserError(f"{path}: {keys[name]} and {key} are one setting; use one of them")
         keys[name] = key
         if value is not None:
             values[name] = value
-    return _typed_values(translate(values, f"{path}: " if tells else None), str(path))
+    values = find("extras", "translate")(values, f"{path}: " if tells else None)
+    return _typed_values(values, str(path))
 
 
 def _typed_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -13,9 +13,9 @@ import torch
 from unet_ddp.checkpoints.description import Best, Description, SavedRun, check_content
 from unet_ddp.checkpoints.file import Content, load, load_or_previous, previous
 from unet_ddp.checkpoints.owned import delete_files, find_checkpoints
-from unet_ddp.cli.spellings import translate
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, count_of
+from unet_ddp.plugins import find
 from unet_ddp.runs.resume import Resumed
 
 _METADATA_OF_BEST = (
@@ -111,7 +111,7 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
             "lose that, or start another run from these weights with --load and --exp-name NAME"
         )
     position = _check_run(source, content).position
-    content = {**content, "config": translate(content["config"])}
+    content = {**content, "config": find("extras", "translate")(content["config"])}
     done = f"resuming {source}: {count_of(position.epoch, 'epoch')} and {count_of(position.step, 'step')} are done"
     content, due, lost_best = _find_best(folder, content)
     notes = [note for note in (warning, done) if note]

@@ -15,13 +15,12 @@ import tyro
 
 from unet_ddp.checkpoints.weights import best_of, build_blank, read_model
 from unet_ddp.cli import parse
-from unet_ddp.cli.spellings import translate
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, align, join_some, print_lines
 from unet_ddp.extras.report.page import Page, render
 from unet_ddp.files import as_local_path, as_path, is_address, write_errors, write_text
 from unet_ddp.metrics.scores import show
-from unet_ddp.plugins import is_own
+from unet_ddp.plugins import find, is_own
 from unet_ddp.runs.writers import describe_time, read_rows, to_float
 from unet_ddp.settings import Kind, flag, names_of
 
@@ -149,7 +148,7 @@ def read_run(place: Path) -> Run:
         "parameters": f"{sum(p.numel() for p in parameters) / 1e6:.2f} M",
     }
     name += f"/{place.name}" * (place != folder)
-    settings = translate(model.run["config"])
+    settings = find("extras", "translate")(model.run["config"])
     return Run(name, dice, list(accumulate(seconds)), scores, cells, settings)
 
 

@@ -70,9 +70,13 @@ _CHANGES = (
     _Change("overlap", ("overlap",), _to_percent(_BELOW_ONE)),
     _Change("balance", ("balance",), _to_percent(1)),
 )
-EARLIER = {old: each.name for each in _CHANGES for old in each.earlier}
-"""The setting of each name that is, or may be, an earlier spelling."""
+_EARLIER = {old: each.name for each in _CHANGES for old in each.earlier}
 _SWITCHES = {"amp": True, "no_amp": False, "binary": True}
+
+
+def earlier_name(name: str) -> str:
+    """Return the name of a setting if it is an earlier spelling, otherwise nothing."""
+    return name if name in _EARLIER else ""
 
 
 def translate(settings: Mapping[str, Value], where: str | None = None) -> dict[str, Value]:
@@ -83,11 +87,11 @@ def translate(settings: Mapping[str, Value], where: str | None = None) -> dict[s
     Raises:
         UserError: a setting is given by its name and by an earlier one, or can't be translated.
     """
-    kept = {name: each for name, each in settings.items() if EARLIER.get(name, name) == name}
+    kept = {name: each for name, each in settings.items() if _EARLIER.get(name, name) == name}
     plain = {
         name: each.value if isinstance(each, Scalar) else each
         for name, each in settings.items()
-        if name in EARLIER and each is not None
+        if name in _EARLIER and each is not None
     }
     lines = []
     for name, earlier, convert in _CHANGES:
@@ -115,7 +119,7 @@ def _given_twice(name: str, earlier: str) -> UserError:
 def translate_argv(argv: Sequence[str], known: Set[str]) -> list[str]:
     """Return a command line by today's names, of a command whose settings are `known`; say what changed."""
     names = {
-        old for old, new in EARLIER.items() if new in known and (new == old or old not in known)
+        old for old, new in _EARLIER.items() if new in known and (new == old or old not in known)
     }
     words: list[str] = []
     old: dict[str, Value] = {}
@@ -134,12 +138,12 @@ def translate_argv(argv: Sequence[str], known: Set[str]) -> list[str]:
             today.add(setting)
         else:
             old[setting] = value
-            places.setdefault(EARLIER[setting], len(words))
+            places.setdefault(_EARLIER[setting], len(words))
         if word == "--":
             words.extend(rest)
     for name in old:
-        if EARLIER[name] in today:
-            raise _given_twice(EARLIER[name], name)
+        if _EARLIER[name] in today:
+            raise _given_twice(_EARLIER[name], name)
     found = translate(old, "")
     for name, place in sorted(places.items(), key=lambda item: -item[1]):
         if name in found:

@@ -1,0 +1,1 @@
+"""Flags and settings of earlier versions, understood in this version only."""
