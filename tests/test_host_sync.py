@@ -22,8 +22,8 @@ from unet_ddp.data.dataset import Sample
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.unet import UNet
+from unet_ddp.prediction.activation import SOFTMAX
 from unet_ddp.prediction.backends import mean_logits
-from unet_ddp.prediction.prediction import reduce_logits
 from unet_ddp.training.losses import Losses, SegmentationLoss
 from unet_ddp.training.state import TrainState, WeightAverage
 from unet_ddp.training.step import train_step
@@ -110,5 +110,5 @@ def test_the_scores_of_a_batch_never_wait_for_the_device(tta: str, classes: int)
     networks = [UNet(3, classes, width=2).eval() for _ in range(2)]
     with torch.inference_mode():
         backends = [Backend(lambda x, n=n: n(PIXELS(x))) for n in networks]
-        scores = reduce_logits(mean_logits(backends, fake_batch().image, tta))
+        scores = SOFTMAX.reduce(mean_logits(backends, fake_batch().image, tta))
     assert isinstance(scores, fake_tensor.FakeTensor)

@@ -36,6 +36,22 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "labels": {
         "classes": "unet_ddp.data.labels:Labels",
         "objects": "unet_ddp.extras.objects.labels:ObjectLabels",
+        "overlap": "unet_ddp.extras.overlap.labels:OverlapLabels",
+    },
+    # by `Labels.activation`, when something is predicted: (Labels) -> Activation of prediction/activation.py
+    "activations": {
+        "softmax": "unet_ddp.prediction.activation:Softmax",
+        "sigmoid": "unet_ddp.extras.overlap.activation:Sigmoid",
+    },
+    # by the same, when pixels are counted for scores: a subclass of Counts
+    "counts": {
+        "softmax": "unet_ddp.metrics.counts:Counts",
+        "sigmoid": "unet_ddp.extras.overlap.counts:ClassCounts",
+    },
+    # by the same, when a run begins: (OptimizationConfig) -> SegmentationLoss
+    "objectives": {
+        "softmax": "unet_ddp.training.losses:SegmentationLoss",
+        "sigmoid": "unet_ddp.extras.overlap.loss:OverlapLoss",
     },
     # by suffix, when a file is first opened: a subclass of OpenFile, called with its path
     "readers": {
@@ -49,6 +65,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     # when the configurations are defined: a class, whose fields join those of its `place`
     "settings": {
         "objects": "unet_ddp.extras.objects.settings:ObjectSettings",
+        "overlap": "unet_ddp.extras.overlap.settings:OverlapSettings",
         "losses": "unet_ddp.extras.losses.settings:FactorSettings",
         "wandb": "unet_ddp.extras.wandb.settings:WandbSettings",
         "budget": "unet_ddp.extras.planners.settings:BudgetSettings",
@@ -67,6 +84,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     # The first takes the place of the core's own rules; the palette's is one of them
     "label_rules": {
         "instances": "unet_ddp.extras.objects.rules:infer_object_labels",
+        "overlap": "unet_ddp.extras.overlap.rules:infer_overlap_labels",
         "palette": "unet_ddp.extras.palettes.rules:match_palette",
     },
     # before the first step, by the setting: (TrainConfig, RunBuilder) -> the settings it replaces
@@ -109,6 +127,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     # when a prediction begins, by the setting or --write: (PredictConfig, Labels, ImageFormat) -> Output
     "outputs": {
         "mask": "unet_ddp.prediction.outputs.mask:MaskFile",
+        "class_masks": "unet_ddp.extras.overlap.output:ClassMasks",
         "overlay": "unet_ddp.prediction.outputs.overlay:Overlay",
         "probabilities": "unet_ddp.extras.outputs.probabilities:Probabilities",
         "rle": "unet_ddp.extras.outputs.rle:RunLengths",

@@ -134,7 +134,7 @@ def test_without_flags_the_runs_validation_images_are_scored(
     ]
     assert lines[3].startswith("class ")
     assert lines[-2] == (
-        "as training's validation scores it (scale 0.5, the most probable class): Dice "
+        "as training's validation scores it (scale 0.5, without a threshold): Dice "
         f"{scores['dice_as_trained']:.6f}; the checkpoint says 0.750000"
     )
     assert lines[-1] == f"wrote checkpoints/evaluation/: {', '.join(sorted(EVALUATION_FILES))}"

@@ -7,8 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.evaluation.boundary import BoundaryCounts, count_boundaries, default_tolerance
+
+TWO, THREE = Labels((0, 1)).planes, Labels((0, 1, 2)).planes
 
 
 def square(top: int, left: int, side: int = 10) -> np.ndarray:
@@ -20,12 +23,12 @@ def square(top: int, left: int, side: int = 10) -> np.ndarray:
 def test_boundaries_forgive_what_the_tolerance_allows() -> None:
     truth = square(10, 10)
     for shift in range(4):
-        found = count_boundaries(square(10, 10 + shift), truth, 2, tolerance=2)[1]
+        found = count_boundaries(square(10, 10 + shift), truth, TWO, tolerance=2)[1]
         assert found.truth == found.predicted == 36  # of a square of 10 by 10
         assert (found.f_score == 1) == (shift <= 2)
-    assert count_boundaries(truth, truth, 2, tolerance=0)[1].f_score == 1
-    assert count_boundaries(square(28, 28), truth, 2, tolerance=2)[1].f_score == 0
-    assert 0 < count_boundaries(square(10, 14), truth, 2, tolerance=2)[1].f_score < 1
+    assert count_boundaries(truth, truth, TWO, tolerance=0)[1].f_score == 1
+    assert count_boundaries(square(28, 28), truth, TWO, tolerance=2)[1].f_score == 0
+    assert 0 < count_boundaries(square(10, 14), truth, TWO, tolerance=2)[1].f_score < 1
 
 
 @pytest.mark.parametrize("tolerance", [1.0, 1.5])
@@ -47,7 +50,7 @@ def test_boundaries_agree_with_the_distance_between_all_pairs(
                     break
         return np.array(points, float).reshape(-1, 2)
 
-    for k, found in enumerate(count_boundaries(predicted, truth, 3, tolerance=tolerance)):
+    for k, found in enumerate(count_boundaries(predicted, truth, THREE, tolerance=tolerance)):
         mine, theirs = boundary(predicted, k), boundary(truth, k)
         apart = np.hypot(*(mine[:, None] - theirs[None]).transpose(2, 0, 1))
         assert found == BoundaryCounts(
@@ -58,15 +61,15 @@ def test_boundaries_agree_with_the_distance_between_all_pairs(
 
 def test_boundaries_where_there_are_none() -> None:
     nothing, everything = np.zeros((9, 9), np.uint8), np.ones((9, 9), np.uint8)
-    assert math.isnan(count_boundaries(nothing, everything, 2, tolerance=1)[1].f_score)
+    assert math.isnan(count_boundaries(nothing, everything, TWO, tolerance=1)[1].f_score)
     ignored = np.where(square(10, 10) == 1, 1, IGNORE_ID).astype(np.uint8)
-    assert count_boundaries(square(10, 10), ignored, 2, tolerance=1)[1].truth == 0
+    assert count_boundaries(square(10, 10), ignored, TWO, tolerance=1)[1].truth == 0
     empty = np.zeros((40, 40), np.uint8)
     for predicted, truth, counts in (
         (empty, square(3, 3), BoundaryCounts(36, 0, 0, 0)),
         (square(3, 3), empty, BoundaryCounts(0, 0, 36, 0)),
     ):
-        found = count_boundaries(predicted, truth, 2, tolerance=1)[1]
+        found = count_boundaries(predicted, truth, TWO, tolerance=1)[1]
         assert found == counts and found.f_score == 0
 
 

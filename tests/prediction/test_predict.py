@@ -349,7 +349,10 @@ def test_16_bit_images(here: Path) -> None:
         (["a.png", "--overlap", "-10"], "--overlap -10"),
         (["a.png", "-t", "1.5"], "--threshold 1.5"),
         (["a.png", "-m", "three.pt", "-t", "0.4"], "this network has 3"),
-        (["a.png", "-m", "three.pt", "--rle", "x.csv"], "--rle: its format has two classes"),
+        (
+            ["a.png", "-m", "three.pt", "--rle", "x.csv"],
+            "--rle: its format has background and one class",
+        ),
         (["a.png", "-m", "checkpoints", "half.pt"], "half.pt: its scale"),
         (["a.png", "--rle", "a_overlay.png"], "a_overlay.png: already exists"),
         (["a.png", "--rle", "a_overlay.png/x.csv"], "can't be written"),

@@ -15,11 +15,11 @@ from tests.prediction.models import make_predictor, noise
 from unet_ddp.data import masks as data_masks
 from unet_ddp.data.labels import Labels
 from unet_ddp.prediction import prediction as module
+from unet_ddp.prediction.activation import SOFTMAX
 from unet_ddp.prediction.prediction import (
     PredictedBand,
     Prediction,
     allocate,
-    reduce_logits,
     upsample,
 )
 
@@ -37,9 +37,9 @@ TWO, THREE = Labels((0, 255)), Labels((0, 1, 2))
 
 def test_two_classes_are_reduced_to_their_difference() -> None:
     logits = torch.tensor([1.0, 4.0]).view(1, 2, 1, 1)
-    assert reduce_logits(logits).tolist() == [[[[3.0]]]]
+    assert SOFTMAX.reduce(logits).tolist() == [[[[3.0]]]]
     three = torch.zeros(1, 3, 1, 1)
-    assert reduce_logits(three) is three
+    assert SOFTMAX.reduce(three) is three
 
 
 def test_of_two_classes_the_second_needs_the_threshold_or_more() -> None:

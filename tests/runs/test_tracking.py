@@ -41,7 +41,7 @@ NAN = math.nan
 
 
 def validation(dice: float = 0.5, threshold: float | None = 0.25) -> Validation:
-    scores = Scores([0.9, dice], [0.8, 0.375], [], [])
+    scores = Scores([0.9, dice], [0.8, 0.375], [], [], is_binary=True)
     return Validation(scores, threshold, 0.75 if threshold else None, 0.125)
 
 
@@ -334,7 +334,9 @@ def test_columns_of_scores() -> None:
         "dice_a", "dice_b", "iou_a", "iou_b",
     ]  # fmt: skip
     assert (row["validation_dice"], row["dice_b"], row["dice_a"]) == ("", "", 0.9)
-    three = replace(validation(threshold=None), scores=Scores([1, 1, 1], [1, 1, 1], [], []))
+    three = replace(
+        validation(threshold=None), scores=Scores([1, 1, 1], [1, 1, 1], [], [], is_binary=False)
+    )
     assert "threshold" not in score_columns(three, ["a", "b", "c"])
     assert "dice_at_threshold" not in score_columns(three, ["a", "b", "c"])
 

@@ -90,7 +90,7 @@ class Counting(TorchDispatchMode):
 
 
 def validation(dice: float, threshold: float | None = 0.25) -> Validation:
-    return Validation(Scores([0.9, dice], [], [], []), threshold, 0.5, 0.1)
+    return Validation(Scores([0.9, dice], [], [], [], is_binary=True), threshold, 0.5, 0.1)
 
 
 def test_an_epoch_s_score_is_the_best_only_above_all_before() -> None:

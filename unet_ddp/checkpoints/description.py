@@ -51,7 +51,7 @@ class Description:
                 raise UserError(
                     f"architecture: {own} {name}; labels and preprocessing have {other}"
                 )
-        if self.threshold is not None and self.labels.num_classes != 2:
+        if self.threshold is not None and not self.labels.is_binary:
             raise UserError(f"threshold: {self.threshold}; expected for two classes only")
 
 

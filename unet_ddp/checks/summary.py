@@ -7,7 +7,6 @@ import numpy as np
 from unet_ddp.checks.table import Table
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.base import ImageFormat, bits_of
 from unet_ddp.data.readers.resize import scaled_size
@@ -80,7 +79,7 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
     ]
     lines += rare[:_MOST_RARE] if labels.threshold is None else []
     is_inverted = labels.values[0] > labels.values[-1]
-    if labels.num_classes == 2 and training[1] > _BRIGHT * sum(training):
+    if labels.is_binary and training[1] > _BRIGHT * sum(training):
         lines.append(
             f"{training[1] / sum(training):.0%} of the pixels are class {names[1]}: if that is the "
             f"background, {'leave --invert out' if is_inverted else 'use --invert'}"
@@ -90,8 +89,9 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
 
 def class_pixels(table: Table, labels: Labels, pairs: Pairs) -> list[int]:
     """Return the pixels of each class in the masks of `pairs`; see `Labels.ids_of_values`."""
-    totals = [0] * (IGNORE_ID + 1)
+    totals = [0] * labels.num_classes
     for row, _, value, pixels in table.count_values(table.find(pairs)):
         ids = labels.ids_of_values(np.array([value], np.int32), table.pairs[row].mask)
-        totals[ids[0]] += pixels
-    return totals[: labels.num_classes]
+        for k, has in enumerate(labels.planes(ids)):
+            totals[k] += pixels if has[0] else 0
+    return totals

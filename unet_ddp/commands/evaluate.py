@@ -40,6 +40,7 @@ from unet_ddp.files import (
     check_writable,
     is_address,
 )
+from unet_ddp.metrics.scores import count_classes
 from unet_ddp.plugins import find
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
@@ -156,7 +157,7 @@ def find_job(config: EvaluateConfig) -> Job:
     check_writable(output, "--output")
     model = read_model(source, config.scale)
     labels = check_described(model, source)[1]
-    if config.threshold is not None and labels.num_classes != 2:
+    if config.threshold is not None and not labels.is_binary:
         raise UserError(
             f"--threshold {config.threshold}: for two classes, {source} has {labels.num_classes}"
         )
@@ -181,7 +182,9 @@ def finish(
     lines: Sequence[str],
 ) -> None:
     """Write the files, and print the scores and further lines, or refuse masks without one of the classes."""
-    if job.images is not None and not evaluation.confusion.sum(axis=1).all():
+    if job.images is not None and not all(
+        true for _, true, _ in count_classes(evaluation.confusion)
+    ):
         check_threshold(job.pairs, evaluation.labels)
     place = "of its run's validation" if job.images is None else f"in {job.images}"
     scored = f"{count_of(len(job.pairs), 'image')} {place}"
@@ -194,15 +197,15 @@ def finish(
     render = find("extras", "render_evaluation")
     files["report.html"] = render(title, facts, evaluation, predictor, dataset)
     write_results(job.output, files)
-    how = "the most probable class"
+    how = predictor.labels.decision
     if evaluation.threshold is not None:
         how = f"foreground from probability {evaluation.threshold:g} on"
     print_lines(f"model: {job.source}", *(f"  {note}" for note in predictor.notes))
     print_lines(f"scored: {scored}, at their own size; {how}", *terminal_table(evaluation))
     if job.images is None and best is not None:
         print_lines(
-            f"as training's validation scores it (scale {predictor.preprocessing.scale:g}, the most "
-            f"probable class): Dice {evaluation.dice_as_trained:.6f}; the checkpoint says "
+            f"as training's validation scores it (scale {predictor.preprocessing.scale:g}, without a "
+            f"threshold): Dice {evaluation.dice_as_trained:.6f}; the checkpoint says "
             f"{best['score']:.6f}"
         )
     print_lines(*lines, f"wrote {job.output}/: {', '.join(sorted(files))}")

@@ -39,6 +39,7 @@ from unet_ddp.distributed.device import cudnn_autotuning, tf32_products
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
+from unet_ddp.metrics.counts import Counts
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.plugins import find
 from unet_ddp.runs.build import build_metadata, choose_model, describe_run
@@ -179,16 +180,16 @@ def validate(run: Run) -> tuple[Validation | None, Labels | None]:
         return None, None
     # No thread may write at a fork. The others wait without --timeout: storage may be slow.
     run.world.on_main(lambda: run.folder.wait() if images.forks else None)
-    counts = count_pixels(
-        state, stop.until_stopped(images), num_classes=run.data.labels.num_classes
-    )
-    validation = Validation.from_counts(counts.over_ranks())
+    labels, batches = run.data.labels, stop.until_stopped(images)
+    kind: type[Counts] = find("counts", labels.activation)
+    counts = count_pixels(state, batches, num_classes=labels.num_classes, kind=kind).over_ranks()
+    validation = Validation.from_counts(counts)
     # A validation that was stopped does not count: --resume repeats it.
     if stop.poll_now() or run.tuner is None or not validation.scores.dice > state.best:
         return validation, None
-    labels = run.tuner.tune(state, watch=stop.until_stopped)
+    tuned = run.tuner.tune(state, counts, watch=stop.until_stopped)
     stop.poll_now()
-    return validation, labels
+    return validation, tuned
 
 
 def end_epoch(run: Run, validation: Validation | None, labels: Labels | None) -> None:

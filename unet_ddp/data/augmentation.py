@@ -34,7 +34,7 @@ class Augmentation:
         crop_size: (height, width) of random crops, smaller images padded; None for whole images.
         seed: of the run.
         cut: what takes a part of an image before it is cropped, if anything does.
-        num_classes: of the masks.
+        num_classes: number of class ids in the masks.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Augmentation:
             return self._change(image, mask, generator)
         try:
             changed, ids = self._change_by_own(image, mask, generator)
-            self._check(changed, ids, image, self.crop_size or mask.shape)
+            self._check(changed, ids, image, mask)
             if not self._is_tried:
                 self._is_tried = True
                 self._check_repeats(image, mask)
@@ -116,11 +116,12 @@ class Augmentation:
                 "numbers from the generator"
             )
 
-    def _check(self, changed: Pixels, ids: Ids, image: Pixels, size: tuple[int, ...]) -> None:
+    def _check(self, changed: Pixels, ids: Ids, image: Pixels, mask: Ids) -> None:
         """Refuse arrays that a batch can't have, as the user's own augmentation may return them."""
+        size = self.crop_size or mask.shape
         for what, array, shape, dtype in (
             ("image", changed, (*size, image.shape[2]), image.dtype),
-            ("mask", ids, size, np.dtype(np.uint8)),
+            ("mask", ids, size, mask.dtype),
         ):
             if array.shape != shape or array.dtype != dtype:
                 raise UserError(

@@ -23,14 +23,16 @@ def draw_mask(image: Pixels, ids: Ids, labels: Labels) -> Tensor:
     colours = class_colours(labels)
     classes = torch.tensor([*colours]).view(-1, 1, 1)
     layers = torch.from_numpy(ids)[None] == classes  # (classes shown, H, W)
-    drawn: Tensor = draw_segmentation_masks(to_rgb(image), layers, 0.5, [*colours.values()])
+    drawn: Tensor = draw_segmentation_masks(
+        to_rgb(image), layers, labels.layer_opacity / 100, [*colours.values()]
+    )
     return drawn
 
 
 def class_colours(labels: Labels) -> dict[int, Colour]:
     """Return the colours that classes are drawn in: one tint for the class that is not the background."""
-    if labels.num_mask_classes == 2:
-        return {1: TINT}
+    if len(labels.foreground) == 1:
+        return {labels.foreground[0]: TINT}
     return {k: labels.colours[k] for k in labels.drawn}
 
 

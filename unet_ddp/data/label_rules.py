@@ -56,7 +56,7 @@ def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
         refuse_soft(masks)
         labels = infer_labels(masks, classes=config.classes, ignore=config.ignore_index)
     if config.invert:
-        if labels.num_classes != 2:
+        if not labels.is_binary:
             raise UserError(f"--invert: for two classes, and there are {labels.num_classes}")
         labels = replace(labels, values=labels.values[::-1])
     names = config.class_names

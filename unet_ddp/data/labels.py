@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
-from PIL import Image
 
-from unet_ddp.data.masks import (
-    IGNORE_ID,
-    Band,
-    Colour,
-    Ids,
-    Mask,
-    Regions,
-    Shares,
-    Size,
-    ValueTable,
-    allocate,
-    unpack_colour,
-    voc_colour,
-)
+from unet_ddp.data.label_values import ClassValues
+from unet_ddp.data.masks import IGNORE_ID, Band, Flags, Ids, Mask, Regions, Shares, Size, allocate
 from unet_ddp.data.readers.base import Codes
-from unet_ddp.errors import Limit, UserError, from_plain, join_some, shorten
+from unet_ddp.errors import UserError, from_plain, join_some
 from unet_ddp.plugins import find
 
 _SHOWN = 16  # classes in a line
 
-_Code = Annotated[int, Limit(0, 0xFFFFFF)]
-_Int32 = Annotated[int, Limit(-(2**31), 2**31 - 1)]
-
 
 @dataclass(frozen=True)
-class Labels:
+class Labels(ClassValues):
     """Classes of a data set: class id k is the mask value `values[k]`; subclasses mean other kinds of masks.
 
     Example:
@@ -64,37 +47,23 @@ class Labels:
     """Library without which nothing is predicted, its extra, and what needs it, for `check_installed`."""
     blank: ClassVar[int] = IGNORE_ID
     """Pixel of a predicted mask where the image has no data."""
-
-    values: tuple[_Code, ...]  # grey values, palette indices, or colours as 0xRRGGBB if `rgb`
-    rgb: bool = False  # masks are colour images
-    ignore: _Int32 | None = None  # mask value of pixels to ignore
-    palette: tuple[Colour, ...] | None = None  # colours of the indices in palette masks
-    names: tuple[str, ...] | None = None  # of the classes, if the user gave them
-    threshold: _Code | None = None  # values above it are the larger of two `values`, the rest not
-
-    def __post_init__(self) -> None:
-        """Refuse classes that no mask can have, or that can't be told from each other."""
-        values, largest = self.values, 0xFFFFFF if self.rgb else 65535
-        outside = [value for value in values if not 0 <= value <= largest]
-        if outside:
-            raise UserError(f"values: {outside[0]}; expected 0 or more and at most {largest}")
-        distinct = {*values} - ({self.ignore} if self.threshold is None else set())
-        if len(values) > IGNORE_ID or len(distinct) < len(values):
-            raise UserError(
-                f"values: {shorten(values)}; expected at most {IGNORE_ID}, all different and none "
-                f"that is ignored ({self.ignore})"
-            )
-        if self.names is not None and not len(values) == len(self.names) == len(set(self.names)):
-            raise UserError(
-                f"names {shorten([*self.names])}: expected {len(values)}, one for each class, all different"
-            )
-        if self.threshold is not None and len(values) != 2:
-            raise UserError(f"threshold: {self.threshold}; expected for two classes only")
+    activation: ClassVar[str] = "softmax"
+    """What makes probabilities of logits: the name of the parts of three points, activations, counts
+    and objectives."""
+    decision: ClassVar[str] = "the most probable class"
+    """How a pixel's class is chosen without a threshold, in words."""
+    mask_output: ClassVar[str] = "mask"
+    """The output that writes a predicted mask."""
 
     @property
-    def num_classes(self) -> int:
-        """Number of classes, background included."""
-        return len(self.values)
+    def is_binary(self) -> bool:
+        """True if the classes are background and foreground: a threshold decides."""
+        return self.num_classes == 2
+
+    @property
+    def num_ids(self) -> int:
+        """Number of different class ids in a mask; the largest is one less, but for IGNORE_ID."""
+        return self.num_classes
 
     @property
     def num_mask_classes(self) -> int:
@@ -112,11 +81,6 @@ class Labels:
         return "png"
 
     @property
-    def named_values(self) -> dict[int, str]:
-        """Name of each mask value that is a class."""
-        return dict(zip(self.values, self.class_names, strict=True))
-
-    @property
     def drawn(self) -> Sequence[int]:
         """Class ids that pictures colour, if there are more than one and a background."""
         return range(self.num_classes)
@@ -124,35 +88,9 @@ class Labels:
     @property
     def foreground(self) -> Sequence[int]:
         """Class ids that annotation files list."""
-        if self.num_classes == 2:
+        if self.is_binary:
             return [1]
         return [k for k, value in enumerate(self.values) if value > 0]
-
-    @cached_property
-    def class_names(self) -> list[str]:
-        """Each class as tables, plots and messages call it: its name, else its value."""
-        return list(self.names) if self.names else [self.show(value) for value in self.values]
-
-    @cached_property
-    def colours(self) -> list[Colour]:
-        """A colour per class to draw with: the masks' own, else PASCAL VOC's."""
-        if self.rgb:
-            return [unpack_colour(value) for value in self.values]
-        known = dict(enumerate(self.palette or ()))
-        own = [known.get(value, (0, 0, 0)) for value in self.values]
-        if len(set(own)) == self.num_classes:
-            return own
-        if self.num_classes == 2:
-            return [(0, 0, 0), (255, 255, 255)]
-        return [voc_colour(k) for k in range(self.num_classes)]
-
-    @cached_property
-    def nodata(self) -> int:
-        """Mask value of pixels without data: the ignored one, or else one of no class."""
-        largest = 0xFFFFFF if self.rgb else 255 if max(self.values) <= 255 else 65535
-        if self.ignore is not None and 0 <= self.ignore <= largest:
-            return self.ignore
-        return next(value for value in range(largest, -1, -1) if value not in self.values)
 
     @property
     def nodata_tag(self) -> int | None:
@@ -186,37 +124,6 @@ class Labels:
         """Return the mask of an earlier prediction, from the values in its file; some may be `nodata`."""
         return replace(self, ignore=self.nodata).to_ids(codes, path)
 
-    @cached_property
-    def _table(self) -> ValueTable:
-        return ValueTable(self.values, self.rgb, self.ignore, self.threshold)
-
-    def to_image(self, ids: Mask) -> Image.Image:
-        """Return class ids (H, W) as a mask with the training masks' own values, `nodata` for no class.
-
-        Colour masks give a colour image. Values that had a palette, or all look black, give a palette image.
-        """
-        image = Image.fromarray(self.to_values(ids))
-        if image.mode == "L" and (max(self.values) < 128 or self.palette):
-            flat = [0] * 768
-            for value, colour in zip(self.values, self.colours, strict=True):
-                flat[3 * value : 3 * value + 3] = colour
-            image.putpalette(flat)
-        return image
-
-    def to_values(self, ids: Mask) -> Mask:
-        """Return the pixels of `to_image`, (H, W) or (H, W, 3)."""
-        table = np.full(256, self.nodata, np.int32)
-        table[: self.num_classes] = self.values
-        if self.rgb:
-            return np.stack(unpack_colour(table[ids]), axis=-1).astype(np.uint8)
-        if max(self.values) > 255:
-            return table[ids].astype(np.uint16)
-        if self.values[0] == 0 and ids.max(initial=0) < 2:  # of two classes: many times as fast
-            return ids * np.uint8(self.values[1])
-        import cv2
-
-        return np.asarray(cv2.LUT(ids, table.astype(np.uint8)))
-
     def decode(self, bands: Iterable[Band], size: Size) -> tuple[Mask, Shares | None]:
         """Return the mask (H, W) of a prediction in bands, and each pixel's probability of an object or None."""
         ids = allocate(size, np.uint8)
@@ -236,11 +143,14 @@ class Labels:
         """Return the class ids (H, W) to draw of a mask."""
         return mask
 
-    def regions(self, mask: Mask) -> Regions:
+    def planes(self, ids: Ids) -> Iterator[Flags]:
+        """Yield for each class where class ids have it, in the shape of `ids`."""
+        yield from (ids == k for k in range(self.num_classes))
+
+    def regions(self, mask: Mask) -> Iterable[Regions]:
         """Return where objects are: connected pixels of a class; of two classes, the first has none."""
-        if self.num_classes == 2:
-            return Regions(mask, mask == 1, are_numbers=False)
-        return Regions(mask, mask < self.num_classes, are_numbers=False)
+        counted = mask == 1 if self.is_binary else mask < self.num_classes
+        return [Regions(mask, counted, mask, are_numbers=False)]
 
     def score(self, mask: Mask, truth: Mask) -> list[Any]:
         """Count what `mask` shares with `truth` besides pixels of classes; counts add up over images."""
@@ -276,10 +186,6 @@ class Labels:
         """Return words about a predicted mask, to stand before its classes' shares."""
         return ""
 
-    def show(self, value: int) -> str:
-        """Return a mask value as text: 255, or #ff0000."""
-        return f"#{value:06x}" if self.rgb else str(value)
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
         return asdict(self) | {
@@ -297,4 +203,6 @@ class Labels:
                 plain = {name: value for name, value in plain.items() if name != "separation"}
             else:
                 kind = "objects"
+        elif isinstance(plain, Mapping) and "thresholds" in plain:
+            kind = "overlap"
         return cast(Labels, from_plain(find("labels", kind), plain))

@@ -174,7 +174,7 @@ def build_loaders(
     if data.draw is not None or called(config.data, "plan_cuts"):
         cut = find("extras", "plan_cuts")(config.data)
     if preset != "none" or data.crop_size is not None:
-        how: dict[str, Any] = {"cut": cut, "num_classes": data.labels.num_classes}
+        how: dict[str, Any] = {"cut": cut, "num_classes": data.labels.num_ids}
         random = Augmentation(image_format, preset, data.crop_size, seed=options.seed, **how)
     size = None if data.crop_size else data.smallest
     training = read(data.split.training, size=size, augmentation=random, draw=data.draw)

@@ -61,6 +61,8 @@ class Regions(NamedTuple):
     """(H, W)."""
     counted: Flags
     """(H, W): the others belong to no object."""
+    ids: Ids
+    """(H, W): class ids."""
     are_numbers: bool
     """The values are numbers of objects."""
 

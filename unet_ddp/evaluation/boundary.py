@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -45,11 +45,11 @@ def default_tolerance(height: int, width: int) -> float:
 
 
 def count_boundaries(
-    predicted: Ids, truth: Ids, num_classes: int, *, tolerance: float
+    predicted: Ids, truth: Ids, planes: Callable[[Ids], Iterable[Flags]], *, tolerance: float
 ) -> list[BoundaryCounts]:
     """Count the boundary pixels of each class in class ids (H, W), and those that are matched.
 
-    They make the boundary F-score of Csurka et al. (What is a good evaluation measure for semantic
+    `planes` is `Labels.planes`, which yields where ids have each class. They make the boundary F-score of Csurka et al. (What is a good evaluation measure for semantic
     segmentation?, BMVC 2013) and of the DAVIS benchmark (Perazzi et al., CVPR 2016). A boundary pixel
     is matched if the other side has one of the same class within the tolerance. A boundary pixel of a
     class is one of its pixels with one of another class among its 4 neighbours. The
@@ -58,8 +58,8 @@ def count_boundaries(
     """
     valid = truth != IGNORE_ID
     return [
-        _match(_boundary(predicted == k, valid), _boundary(truth == k, valid), tolerance)
-        for k in range(num_classes)
+        _match(_boundary(found, valid), _boundary(true, valid), tolerance)
+        for found, true in zip(planes(predicted), planes(truth), strict=True)
     ]
 
 

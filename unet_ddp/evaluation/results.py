@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 from unet_ddp.data.labels import Labels
 from unet_ddp.evaluation.boundary import BoundaryCounts
 from unet_ddp.metrics.curves import Calibration, Integers, ThresholdCurve
-from unet_ddp.metrics.scores import Scores, Tally, total
+from unet_ddp.metrics.scores import Scores, Tally, count_classes, total
 
 
 class ClassScores(NamedTuple):
@@ -35,7 +35,9 @@ class ClassScores(NamedTuple):
     ) -> list[ClassScores]:
         """Return the scores of each class."""
         f_scores = [counts.f_score for counts in boundaries]
-        columns = (names, *astuple(scores), f_scores)  # in the order of the fields
+        dice, iou = scores.dice_per_class, scores.iou_per_class
+        precision, recall = scores.precision_per_class, scores.recall_per_class
+        columns = (names, dice, iou, precision, recall, f_scores)  # in the order of the fields
         return [cls(*row) for row in zip(*columns, strict=True)]
 
 
@@ -49,7 +51,7 @@ class ImageRecord:
 
     name: str
     pair: int  # index of its pair among those that were scored
-    confusion: Integers  # (C, C): rows are the truth, columns the prediction
+    confusion: Integers  # as `Counts.confusion`
     boundaries: list[BoundaryCounts]  # boundary pixels of each class
     tallies: list[Tally] = field(default_factory=list)  # what `Labels.score` counts
 
@@ -77,10 +79,10 @@ class Evaluation:
     records: list[ImageRecord]
     """In the order of names."""
     histogram: Integers
-    """(2, BINS), as `Counts.histogram`."""
+    """As `Counts.histogram`."""
     as_trained: Integers
-    """(C, C) confusion matrix of the most probable classes at the network's scale, which is what
-    training's validation counts."""
+    """Confusion matrix of the most probable classes at the network's scale, which is what training's
+    validation counts."""
     threshold: float | None
     """Lowest probability of the foreground; None for the most probable class."""
     tolerance: float | None
@@ -90,7 +92,7 @@ class Evaluation:
 
     @cached_property
     def confusion(self) -> Integers:
-        """(C, C) over all images."""
+        """`Counts.confusion` over all images."""
         total: Integers = np.sum([record.confusion for record in self.records], axis=0)
         return total
 
@@ -124,13 +126,14 @@ class Evaluation:
     @property
     def shares(self) -> list[float]:
         """Share of the true pixels that each class has."""
-        pixels = self.confusion.sum(axis=1)
-        return [int(count) / max(1, int(pixels.sum())) for count in pixels]
+        classes = count_classes(self.confusion)
+        wholes = np.broadcast_to(self.confusion.sum(axis=(-2, -1)), len(classes)).tolist()
+        return [true / max(1, pixels) for (_, true, _), pixels in zip(classes, wholes, strict=True)]
 
     @cached_property
     def curve(self) -> ThresholdCurve | None:
         """Scores by threshold; None for more than two classes."""
-        if self.labels.num_classes != 2:
+        if not self.labels.is_binary:
             return None
         return ThresholdCurve.from_histogram(self.histogram)
 

@@ -17,8 +17,10 @@ from unet_ddp.errors import UserError
 from unet_ddp.evaluation.boundary import count_boundaries, default_tolerance
 from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fetch
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
-from unet_ddp.metrics.counts import Counts, confusion
-from unet_ddp.prediction.prediction import PredictedBand, reduce_logits
+from unet_ddp.metrics.counts import Counts
+from unet_ddp.plugins import find
+from unet_ddp.prediction.activation import SOFTMAX, Activation
+from unet_ddp.prediction.prediction import PredictedBand
 from unet_ddp.prediction.predictor import Predictor
 
 Result = TypeVar("Result")
@@ -44,7 +46,8 @@ def score_pairs(
     Raises:
         UserError: a file that can't be read or scored, or a memory too small, on every rank.
     """
-    counts = Counts.zeros(predictor.labels.num_classes, predictor.device)
+    kind: type[Counts] = find("counts", predictor.labels.activation)
+    counts = kind.zeros(predictor.labels.num_classes, predictor.device)
 
     def score(sample: EvaluationSample) -> ImageRecord:
         name = dataset.pairs[sample.pair].name
@@ -101,20 +104,19 @@ def _score(
     truth, scaled_truth = sample.truth.to(device), sample.scaled_truth.to(device)
     logits = predictor.logits(sample.image)  # (1, C, h, w)
     for rows in _bands(scaled_truth):
-        predicted = logits[:, :, rows].max(1).indices
-        counts.confusion.add_(confusion(predicted, scaled_truth[:, rows], labels.num_classes))
+        counts.confusion.add_(counts.confuse(logits[:, :, rows], scaled_truth[:, rows]))
     logits = resize(logits, truth.shape[-2:])  # (1, C, H, W)
-    band = decide(logits, threshold)
+    band = decide(logits, threshold, predictor.activation)
     ids, table = (
         torch.from_numpy(band.ids)[None].to(device),
-        Counts.zeros(labels.num_classes, device),
+        counts.zeros(labels.num_classes, device),
     )
     for rows in _bands(truth):
-        table.add(Counts.of(logits[:, :, rows], truth[:, rows], ids[:, rows]))
+        table.add(counts.of(logits[:, :, rows], truth[:, rows], ids[:, rows]))
     counts.histogram.add_(table.histogram)
     distance = default_tolerance(*truth.shape[-2:]) if tolerance is None else tolerance
     true_ids = sample.truth[0].numpy()
-    boundaries = count_boundaries(band.ids, true_ids, labels.num_classes, tolerance=distance)
+    boundaries = count_boundaries(band.ids, true_ids, labels.planes, tolerance=distance)
     tallies = labels.score(decode(labels, band, true_ids), sample.mask[0].numpy())
     return ImageRecord(name, sample.pair, table.confusion.cpu().numpy(), boundaries, tallies)
 
@@ -133,10 +135,12 @@ def resize(logits: Tensor, size: torch.Size) -> Tensor:
     return F.interpolate(logits, size, mode="bilinear", align_corners=False)
 
 
-def decide(logits: Tensor, threshold: float | None) -> PredictedBand:
+def decide(
+    logits: Tensor, threshold: float | None, activation: Activation = SOFTMAX
+) -> PredictedBand:
     """Return the prediction for logits (1, C, H, W), as predict.py makes it of them; see `Prediction`."""
-    scores = reduce_logits(logits)[0].cpu().contiguous().numpy()
-    return PredictedBand(slice(None), scores, threshold)
+    scores = activation.reduce(logits)[0].cpu().contiguous().numpy()
+    return PredictedBand(slice(None), scores, threshold, activation)
 
 
 def decode(labels: Labels, band: PredictedBand, truth: Ids) -> Mask:

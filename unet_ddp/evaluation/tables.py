@@ -31,19 +31,19 @@ def result_files(evaluation: Evaluation, about: Mapping[str, Any]) -> dict[str, 
     scores = [f"{score}_{name}" for name in names for score in ClassScores._fields[1:]]
     scores += evaluation.tally.scores if evaluation.tally else []
     scores += [f"{count}_{name}" for name in names for count in COUNTS]
-    confusion = zip(names, evaluation.confusion.tolist(), strict=True)
     text = json.dumps({**about, **summary(evaluation)})
     plain = json.loads(text, parse_constant=lambda nan: None)
     files = {
         "scores.json": json.dumps(plain, indent=2, ensure_ascii=False) + "\n",
         "per_image.csv": _csv(["image", "dice", "iou", *scores], _per_image_rows(evaluation)),
-        "confusion.csv": _csv(
-            ["truth \\ prediction", *names], ([name, *row] for name, row in confusion)
-        ),
         "calibration.csv": _csv(
             ["from", "to", "pixels", "confidence", "accuracy"], evaluation.calibration.bins
         ),
     }
+    if evaluation.confusion.ndim == 2:  # of classes that overlap, there is no such table
+        rows = zip(names, evaluation.confusion.tolist(), strict=True)
+        heading = ["truth \\ prediction", *names]
+        files["confusion.csv"] = _csv(heading, ([name, *row] for name, row in rows))
     curve = evaluation.curve
     if curve is not None:
         columns = (curve.thresholds, curve.dice, curve.iou, curve.precision, curve.recall)
@@ -65,7 +65,7 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
         "boundary_tolerance": "0.75 % of the diagonal" if tolerance is None else tolerance,
         "dice": scores.dice,
         "iou": scores.iou,
-        "pixel_accuracy": ratio(int(table.trace()), int(table.sum())),
+        "pixel_accuracy": ratio(int(table.trace(axis1=-2, axis2=-1).sum()), int(table.sum())),
         "calibration_error": evaluation.calibration.error,
         "dice_as_trained": evaluation.dice_as_trained,
     }
@@ -79,10 +79,10 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
         entries["dice_at_0.5"] = curve.dice_at(0.5)
         entries["best_threshold"] = curve.best
         entries["dice_at_best_threshold"] = curve.dice_at(curve.best)
-    pixels = zip(evaluation.classes, table.sum(axis=1), table.sum(axis=0), strict=True)
+    pixels = zip(evaluation.classes, count_classes(table), strict=True)
     entries["classes"] = [
-        {**row._asdict(), "pixels": int(true), "predicted_pixels": int(predicted)}
-        for row, true, predicted in pixels
+        {**row._asdict(), "pixels": true, "predicted_pixels": predicted}
+        for row, (_, true, predicted) in pixels
     ]
     return entries
 
@@ -154,7 +154,7 @@ def terminal_table(evaluation: Evaluation) -> list[str]:
         "",
         *(f"{n:<{width}}   {'  '.join(f'{c:<10}' for c in c)}".rstrip() for n, *c in table),
     ]
-    what = "of the foreground" if len(classes) == 2 else "mean of the classes that occur"
+    what = "of the foreground" if scores.is_binary else "mean of the classes that occur"
     lines += ["", f"Dice {scores.dice:.4f}, IoU {scores.iou:.4f} ({what})"]
     curve, calibration = evaluation.curve, f"{evaluation.calibration.error:.4f}"
     lines.append(f"expected calibration error {calibration}")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.distributed.world import sum_over_ranks
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
 
 BINS = 1024
 """Bins of a probability: a power of two, so that ``p >= k / BINS`` is exactly ``bin >= k``."""
@@ -23,16 +27,17 @@ class Counts:
     """(C, C) int64: rows are the truth, columns the prediction."""
     histogram: Tensor
     """(2, BINS) int64. Two classes: pixels by the foreground's probability, row 0 of background,
-    row 1 of foreground. More: pixels by the winning class's, row 0 of wrong ones, row 1 of right."""
+    row 1 of foreground. More: pixels by the winning class's, row 0 of wrong ones, row 1 of right.
+    Of classes that overlap, (C, 2, BINS), and `confusion` is (C, 2, 2): of each class and the rest."""
 
     @classmethod
-    def zeros(cls, num_classes: int, device: torch.device) -> Counts:
+    def zeros(cls, num_classes: int, device: torch.device) -> Self:
         """Return counts of no pixels."""
         sizes = (num_classes, num_classes), (2, BINS)
         return cls(*(torch.zeros(size, dtype=torch.int64, device=device) for size in sizes))
 
     @classmethod
-    def of(cls, logits: Tensor, masks: Tensor, predicted: Tensor | None = None) -> Counts:
+    def of(cls, logits: Tensor, masks: Tensor, predicted: Tensor | None = None) -> Self:
         """Return the counts of logits (N, C, H, W), whose largest is the prediction; see `confusion`.
 
         `predicted` has other class ids (N, H, W), of two classes and by a threshold.
@@ -45,14 +50,19 @@ class Counts:
             histogram(confidence(logits), predicted, masks, num_classes),
         )
 
+    @staticmethod
+    def confuse(logits: Tensor, masks: Tensor) -> Tensor:
+        """Return the confusion matrix alone of logits (N, C, H, W), as `of` does without `predicted`."""
+        return confusion(logits.max(1).indices, masks, logits.shape[1])
+
     def add(self, other: Counts) -> None:
         """Add `other` in place."""
         self.confusion.add_(other.confusion)
         self.histogram.add_(other.histogram)
 
-    def over_ranks(self) -> Counts:
+    def over_ranks(self) -> Self:
         """Return the sum over all ranks."""
-        return Counts(sum_over_ranks(self.confusion), sum_over_ranks(self.histogram))
+        return type(self)(sum_over_ranks(self.confusion), sum_over_ranks(self.histogram))
 
 
 def confusion(predicted: Tensor, masks: Tensor, num_classes: int) -> Tensor:

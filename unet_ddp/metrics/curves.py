@@ -70,7 +70,8 @@ class CalibrationBin(NamedTuple):
 class Calibration:
     """The reliability curve: of pixels with p = 0.8, are 80 percent right?
 
-    Of two classes, p is the foreground's probability; of more, the winning class's.
+    Of two classes, p is the foreground's probability; of more, the winning class's; of classes that
+    overlap, each one's, so that a pixel counts once for each.
     """
 
     bins: list[CalibrationBin]
@@ -79,7 +80,7 @@ class Calibration:
     def from_histogram(cls, histogram: Integers) -> Calibration:
         """Return the reliability curve of `Counts.histogram`."""
         centres = (np.arange(BINS) + 0.5) / BINS
-        groups = histogram.reshape(2, _GROUPS, -1)
+        groups = histogram.reshape(-1, 2, _GROUPS, BINS // _GROUPS).sum(axis=0)
         pixels = groups.sum(axis=(0, 2))
         # A sum of integers times odd numbers over 2 BINS, all below 2**53: the same on any machine.
         sums = (groups.sum(axis=0) * centres.reshape(_GROUPS, -1)).sum(axis=1)

@@ -27,35 +27,50 @@ class Scores:
     iou_per_class: list[float]
     precision_per_class: list[float]
     recall_per_class: list[float]
+    is_binary: bool
+    """The classes are background and foreground."""
 
     @classmethod
     def from_confusion(cls, confusion: Any) -> Scores:
-        """Return the scores of (C, C) integers, tensor or array, exact to float64's last digit."""
-        return cls.from_counts(count_classes(confusion))
+        """Return the scores of (C, C) integers, tensor or array, exact to float64's last digit.
+
+        Of classes that overlap, (C, 2, 2).
+        """
+        is_binary = tuple(confusion.shape) == (2, 2)
+        return cls.from_counts(count_classes(confusion), is_binary=is_binary)
 
     @classmethod
-    def from_counts(cls, classes: Sequence[Sequence[int]]) -> Self:
+    def from_counts(cls, classes: Sequence[Sequence[int]], *, is_binary: bool) -> Self:
         """Return the scores of each class's hits, pixels in truth and pixels in the prediction."""
         return cls(
             [ratio(2 * h, t + p) for h, t, p in classes],
             [ratio(h, t + p - h) for h, t, p in classes],
             [ratio(h, p) for h, t, p in classes],
             [ratio(h, t) for h, t, p in classes],
+            is_binary,
         )
 
     @property
     def dice(self) -> float:
         """The foreground's Dice; of more than two classes, the mean over those that occur."""
-        return _summary(self.dice_per_class)
+        return self._summarise(self.dice_per_class)
 
     @property
     def iou(self) -> float:
         """The foreground's IoU; of more than two classes, the mean over those that occur."""
-        return _summary(self.iou_per_class)
+        return self._summarise(self.iou_per_class)
+
+    def _summarise(self, per_class: list[float]) -> float:
+        if self.is_binary:
+            return per_class[1]
+        occurring = [value for value in per_class if not math.isnan(value)]
+        return sum(occurring) / len(occurring) if occurring else math.nan
 
 
 def count_classes(confusion: Any) -> list[tuple[int, int, int]]:
-    """Return for each class the hits, and the pixels in truth and prediction, of (C, C) integers."""
+    """Return for each class the hits, and the pixels in truth and prediction, of a confusion matrix."""
+    if confusion.ndim == 3:  # of each class and the rest
+        return [count_classes(each)[1] for each in confusion]
     table: list[list[int]] = confusion.tolist()
     columns = zip(*table, strict=True)
     return [
@@ -71,13 +86,6 @@ def show(score: float) -> str:
 def ratio(part: int, whole: int) -> float:
     """Return `part` / `whole`; nan if `whole` is 0."""
     return part / whole if whole else math.nan
-
-
-def _summary(per_class: list[float]) -> float:
-    if len(per_class) == 2:
-        return per_class[1]
-    occurring = [value for value in per_class if not math.isnan(value)]
-    return sum(occurring) / len(occurring) if occurring else math.nan
 
 
 class Tally(Protocol):
@@ -140,8 +148,9 @@ class Validation:
         """Return scores, best threshold and calibration of `counts` over the whole set."""
         histogram = counts.histogram.cpu().numpy()
         threshold = dice = None
-        if len(counts.confusion) == 2:
+        scores = Scores.from_confusion(counts.confusion)
+        if scores.is_binary:
             curve = ThresholdCurve.from_histogram(histogram)
             threshold, dice = curve.best, curve.dice_at(curve.best)
         error = Calibration.from_histogram(histogram).error
-        return cls(Scores.from_confusion(counts.confusion), threshold, dice, error)
+        return cls(scores, threshold, dice, error)

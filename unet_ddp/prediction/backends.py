@@ -19,6 +19,7 @@ from unet_ddp.network.architecture import Architecture, trust
 from unet_ddp.network.folding import fold_batchnorm
 from unet_ddp.network.unet import SMALLEST_SIDE
 from unet_ddp.plugins import find, is_built_in
+from unet_ddp.prediction.activation import SOFTMAX, Activation
 
 _BYTES_PER_PIXEL = 1600  # of a network that does not say it
 _CAST = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)  # no subclasses, which may compute their weights
@@ -179,7 +180,9 @@ def check_match(path: str, model: LoadedModel, first_path: str, first: LoadedMod
 
 
 @torch.inference_mode()
-def mean_logits(networks: Sequence[Backend], images: Tensor, kind: str) -> Tensor:
+def mean_logits(
+    networks: Sequence[Backend], images: Tensor, kind: str, activation: Activation = SOFTMAX
+) -> Tensor:
     """Return logits (N, C, H, W) of the mean probabilities over networks and transforms.
 
     The images (N, H, W, C) are copied to the device once, and transformed there.
@@ -194,7 +197,7 @@ def mean_logits(networks: Sequence[Backend], images: Tensor, kind: str) -> Tenso
         for network in networks:
             logits = network(seen).flip([2 + axis for axis in axes])
             logits = logits.transpose(2, 3) if is_transposed else logits
-            found = logits.float().log_softmax(1)
+            found = activation.to_logarithms(logits.float())
             total = found if total is None else torch.logaddexp(total, found)
     assert total is not None
-    return total.contiguous()
+    return activation.to_logits(total).contiguous()

@@ -13,18 +13,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 
 from unet_ddp.data.readers.base import Pixels
-from unet_ddp.data.readers.read import find_reader, read_mask
+from unet_ddp.data.readers.read import find_reader
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.files import is_address
 from unet_ddp.plugins import find
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
+from unet_ddp.prediction.outputs.mask import MaskFile
 from unet_ddp.prediction.outputs.records import Records
 from unet_ddp.prediction.paths import check_length, find_done
 from unet_ddp.prediction.prediction import Prediction
@@ -49,6 +50,11 @@ class Job:
     predictor: Predictor
     outputs: Sequence[Output]
     records: Sequence[Records] = ()  # of those outputs that have a file of all images
+
+    @property
+    def mask(self) -> MaskFile:
+        """The output that writes the masks: the first."""
+        return cast(MaskFile, self.outputs[0])
 
 
 @dataclass(frozen=True)
@@ -104,10 +110,9 @@ def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageF
 def _list_existing(job: Job, files: ImageFiles) -> Outcome:
     """Record a mask that was written before."""
     if job.records:
-        labels = job.predictor.labels
-        mask = labels.from_file(read_mask(files.mask), files.mask)
+        mask = job.mask.read(files)
         size = mask.shape[0], mask.shape[1]
-        prediction = Prediction((), labels, size, size)
+        prediction = Prediction((), job.predictor.labels, size, size)
         prediction.mask = mask
         with files.source:
             for records in job.records:
@@ -141,7 +146,9 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
     shares = [pair for pair in zip(labels.class_names, prediction.shares, strict=True) if pair[1]]
     summary = ", ".join(f"{name} {share:.1%}" for name, share in shares)
     single_class = shares[0][0] if len(shares) == 1 else ""
-    line = f"{files.image} -> {files.mask}: {labels.summarise(prediction.mask)}{summary}"
+    first, *others = job.mask.files(files)
+    written = f"{first} and {len(others)} more" if others else f"{first}"
+    line = f"{files.image} -> {written}: {labels.summarise(prediction.mask)}{summary}"
     return Outcome(line, single_class=single_class)
 
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import cast
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import Band, Ids, Mask, Shares, Size, allocate
+from unet_ddp.data.masks import Band, Flags, Ids, Mask, Shares, Size, allocate
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
+from unet_ddp.prediction.activation import SOFTMAX, Activation, Scores, activation_of
 
-Scores = NDArray[np.float32]
-"""(C, rows, width): logits up to a constant per pixel; for two classes (1, …), their difference."""
 ScoreBand = tuple[int, Scores]
 """The first row of a band of scores, and the band."""
 
@@ -38,27 +32,17 @@ class PredictedBand:
     scores: Scores
     threshold: float | None
     """As that of `Prediction`."""
+    activation: Activation = SOFTMAX
 
     @cached_property
     def ids(self) -> Ids:
         """Class ids (rows, W)."""
-        if len(self.scores) > 1:
-            winning = torch.from_numpy(self.scores).max(0).indices  # not argmax: slow
-            ids: Ids = winning.to(torch.uint8).numpy()
-            return ids
-        if self.threshold is None:
-            foreground = self.scores[0] > 0
-        else:  # the inverse of the sigmoid
-            foreground = self.scores[0] >= math.log(self.threshold / (1 - self.threshold))
-        return cast(Ids, foreground.view(np.uint8))
+        return self.activation.find_ids(self.scores, self.threshold)
 
     @cached_property
     def probabilities(self) -> Scores:
-        """The softmax over the classes, (C, rows, W)."""
-        if len(self.scores) > 1:
-            return torch.from_numpy(self.scores).softmax(0).numpy()
-        second = torch.from_numpy(self.scores[0]).sigmoid()
-        return torch.stack([1 - second, second]).numpy()
+        """Probabilities (C, rows, W)."""
+        return self.activation.find_probabilities(self.scores)
 
 
 @dataclass(eq=False)
@@ -96,8 +80,10 @@ class Prediction:
 
         Of an image in windows, the network runs.
         """
+        activation = activation_of(self.labels)
         for top, scores in upsample(self.scores, self.input_size, self.size):
-            band = PredictedBand(slice(top, top + scores.shape[1]), scores, self.threshold)
+            rows = slice(top, top + scores.shape[1])
+            band = PredictedBand(rows, scores, self.threshold, activation)
             for see in receivers:
                 see(band)
             yield band
@@ -118,6 +104,11 @@ class Prediction:
         """Class ids (H, W) uint8; of objects the class of each, on its border too."""
         return self.labels.ids_of(self.mask)
 
+    @property
+    def masks(self) -> Flags:
+        """Pixels of each class, (C, H, W) bool; classes that overlap share some."""
+        return np.stack([*self.labels.planes(self.ids)])
+
     def mark_nodata(self, source: Source) -> None:
         """Set the mask to IGNORE_ID, or an object's numbers to 0, where the image's file has no data."""
         with source.reading() as opened:
@@ -136,10 +127,9 @@ class Prediction:
 
     @cached_property
     def shares(self) -> list[float]:
-        """Share of each class in the pixels with data, 0 to 1; they add up to 1."""
-        counts = [int(np.count_nonzero(self.ids == k)) for k in range(1, self.labels.num_classes)]
+        """Share of each class in the pixels with data, 0 to 1; they add up to 1 unless classes overlap."""
         size = self.ids.size - self.nodata
-        return [count / (size or 1) for count in (size - sum(counts), *counts)]
+        return [int(np.count_nonzero(has)) / (size or 1) for has in self.labels.planes(self.ids)]
 
     def to_image(self) -> Image.Image:
         """Return the mask in the training masks' own values, or the numbers of objects.
@@ -153,11 +143,6 @@ class Prediction:
                 "prediction.mask, e.g. by tifffile.imwrite"
             )
         return self.labels.to_image(self.mask)
-
-
-def reduce_logits(logits: Tensor) -> Tensor:
-    """Return all that softmax needs of logits (N, C, h, w): of two, the difference (N, 1, h, w)."""
-    return logits[:, 1:] - logits[:, :1] if logits.shape[1] == 2 else logits
 
 
 def upsample(

@@ -30,8 +30,9 @@ from unet_ddp.distributed.device import (
 )
 from unet_ddp.errors import UserError, check_installed
 from unet_ddp.files import as_path
+from unet_ddp.prediction.activation import Scores, activation_of
 from unet_ddp.prediction.backends import KINDS, LoadedModel, check_match, mean_logits, open_model
-from unet_ddp.prediction.prediction import Prediction, ScoreBand, Scores, reduce_logits
+from unet_ddp.prediction.prediction import Prediction, ScoreBand
 from unet_ddp.prediction.source import SourceImage, in_memory, open_array, open_image
 from unet_ddp.prediction.tiling import Tiling, blend, to_share
 
@@ -81,6 +82,7 @@ class Predictor:
         self.labels = models[0].labels
         if len(models) > 1:
             self.labels = self.labels.average([model.labels for model in models])
+        self.activation = activation_of(self.labels)
         if self.labels.needs is not None:
             check_installed(*self.labels.needs)
         own, given = models[0].preprocessing, ground_resolution
@@ -148,10 +150,9 @@ class Predictor:
             )
         if threshold is None:
             return
-        if (count := self.labels.num_classes) != 2:
-            raise UserError(
-                f"--threshold {threshold:g}: is for two classes, this network has {count}; leave it out"
-            )
+        if not self.labels.is_binary:
+            found = f"is for two classes, this network has {self.labels.num_classes}"
+            raise UserError(f"--threshold {threshold:g}: {found}; leave it out")
         if not 0 < threshold < 1:
             raise UserError(f"--threshold {threshold:g}: must be above 0 and below 1")
 
@@ -237,9 +238,8 @@ class Predictor:
         self.on_window()
         try:
             with self._running:  # writing threads predict windows again: one has a GPU's memory
-                logits = mean_logits(self.networks, torch.from_numpy(np.stack(images)), self.tta)
-                scores: Scores = reduce_logits(logits).cpu().contiguous().numpy()
-            return scores
+                logits = self._mean_logits(torch.from_numpy(np.stack(images)))
+                return self.activation.reduce(logits).cpu().contiguous().numpy()
         except RuntimeError as error:
             if is_second or not is_out_of_memory(error):
                 raise
@@ -258,7 +258,7 @@ class Predictor:
         """
         size = images.shape[1], images.shape[2]
         if max(size) <= TILE or self._bytes_for(size) < _TOTAL_SHARE * total_memory(self.device):
-            return mean_logits(self.networks, images, self.tta)
+            return self._mean_logits(images)
         tiling, found = Tiling(TILE, OVERLAP, self.stride), []
         for pixels in images.numpy():
             bands = blend(in_memory(pixels, size).read, self._window_logits, size, tiling)
@@ -266,8 +266,10 @@ class Predictor:
         return torch.from_numpy(np.stack(found)).to(self.device)
 
     def _window_logits(self, windows: list[Pixels]) -> Scores:
-        logits = mean_logits(self.networks, torch.from_numpy(np.stack(windows)), self.tta)
-        return logits.cpu().numpy()
+        return self._mean_logits(torch.from_numpy(np.stack(windows))).cpu().numpy()
+
+    def _mean_logits(self, images: Tensor) -> Tensor:
+        return mean_logits(self.networks, images, self.tta, self.activation)
 
 
 class _TiledScores:

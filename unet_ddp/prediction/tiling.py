@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.readers.base import Pixels
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.prediction import ScoreBand, Scores
+from unet_ddp.prediction.activation import Scores
+from unet_ddp.prediction.prediction import ScoreBand
 
 _UNUSED = 7 / 16
 """Share of an overlap at a window's cut edge that has no weight: there the network lacks context.

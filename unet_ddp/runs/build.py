@@ -60,7 +60,8 @@ def choose_model(
     for name, default in data.labels.defaults.items():
         if values_of(options)[name] is None:
             options = with_values(options, {name: default})
-    loss = SegmentationLoss(options).to(device)
+    loss: SegmentationLoss = find("objectives", data.labels.activation)(options)
+    loss = loss.to(device)
     if not all(is_built_in("losses", name) for name in options.loss_terms):
         notes += find("extras", "try_loss")(loss, data.labels.num_classes, device)
     precision = Precision(device, options.precision)

@@ -31,7 +31,7 @@ class Losses(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One rank's pixels, and the weights of the classes."""
+    """One rank's pixels, and the weights of the classes; C counts them."""
 
     logits: Tensor
     """(N, C, H, W), float32 or better."""
@@ -45,6 +45,10 @@ class Batch(NamedTuple):
     """(N, H, W) class ids."""
     weights: Tensor
     """(C,)."""
+
+    def count_truth(self) -> Tensor:
+        """Return the pixels of each class, (C,)."""
+        return self.truth.sum((0, 2, 3)).to(self.weights.dtype)
 
 
 class Term(Protocol):
@@ -175,28 +179,35 @@ class SegmentationLoss(nn.Module):
         if logits.dtype in (torch.bfloat16, torch.float16):
             logits = logits.float()
         with torch.autocast(logits.device.type, enabled=False):
-            given, masks, num_classes = self.class_weights, masks.long(), logits.shape[1]
+            given, num_classes = self.class_weights, logits.shape[1]
             weights = logits.new_ones(num_classes) if given is None else given.to(logits)
-            classes = torch.arange(num_classes, device=masks.device).view(1, -1, 1, 1)
-            truth = masks.unsqueeze(1) == classes
-            # One softmax for both terms. Not F.cross_entropy, which a GPU adds up in random order.
-            log_probabilities = logits.log_softmax(1)
-            probabilities = log_probabilities.exp() * (masks != IGNORE_ID).unsqueeze(1)
-            batch = Batch(logits, log_probabilities, probabilities, truth, masks, weights)
-            region_sums = self.region.sums(batch) if self.region else {}
-            pixel_sums = self.pixel.sums(batch) if self.pixel else {}
-            occurring = truth.sum((0, 2, 3)).to(weights.dtype)  # (C,)
-            region_sums, pixel_sums, shared = sum_all(
-                region_sums, pixel_sums, {"occurring": occurring}
-            )
+            regions, pixels = self.split(logits, masks.long(), weights)
+            sums = [
+                self.region.sums(regions) if self.region else {},
+                self.pixel.sums(pixels) if self.pixel else {},
+                {"occurring": regions.count_truth()},
+            ]
+            if pixels is not regions:
+                sums[1]["occurring"] = pixels.count_truth()
+            region_sums, pixel_sums, shared = sum_all(*sums)
             region = pixel = weights.new_zeros(())
             if self.region:
-                region = self.region.value({**shared, **region_sums}, weights)
+                region = self.region.value({**shared, **region_sums}, regions.weights)
             if self.pixel:
-                pixel = self.pixel.value({**shared, **pixel_sums}, weights)
+                pixel = self.pixel.value({**shared, **pixel_sums}, pixels.weights)
             by_region, by_pixel = self.options.loss_weights
             loss = by_region * region + by_pixel * pixel
             return Losses(loss, region.detach(), pixel.detach())
+
+    def split(self, logits: Tensor, masks: Tensor, weights: Tensor) -> tuple[Batch, Batch]:
+        """Return the batch that the region term sums over, and that of the pixel term: here the same."""
+        classes = torch.arange(logits.shape[1], device=masks.device).view(1, -1, 1, 1)
+        truth = masks.unsqueeze(1) == classes
+        # One softmax for both terms. Not F.cross_entropy, which a GPU adds up in random order.
+        log_probabilities = logits.log_softmax(1)
+        probabilities = log_probabilities.exp() * (masks != IGNORE_ID).unsqueeze(1)
+        batch = Batch(logits, log_probabilities, probabilities, truth, masks, weights)
+        return batch, batch
 
 
 def make_term(name: str, options: OptimizationConfig) -> Term:

@@ -14,16 +14,18 @@ from unet_ddp.training.step import forward
 
 
 @torch.inference_mode()
-def count_pixels(state: TrainState, batches: Iterable[Sample], *, num_classes: int) -> Counts:
+def count_pixels(
+    state: TrainState, batches: Iterable[Sample], *, num_classes: int, kind: type[Counts] = Counts
+) -> Counts:
     """Return this rank's counts, on the device; sum them over ranks for scores."""
     network, precision = state.validation_network, state.precision
     was_training = network.training
     network.eval()
-    counts = Counts.zeros(num_classes, precision.device)
+    counts = kind.zeros(num_classes, precision.device)
     for batch in batches:
         images, masks, _ = copy_to_device(batch, precision.device)
         with precision.autocast():
             logits = forward(network, state.preprocess, images)  # (N, classes, H, W)
-        counts.add(Counts.of(logits, masks))
+        counts.add(kind.of(logits, masks))
     network.train(was_training)
     return counts

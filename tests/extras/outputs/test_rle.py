@@ -58,5 +58,5 @@ def test_the_file_is_the_challenges(tmp_path: Path) -> None:
 
 
 def test_run_lengths_need_two_classes() -> None:
-    with pytest.raises(UserError, match=r"--rle: .* two classes, this network has 3"):
+    with pytest.raises(UserError, match=r"--rle: .* one class, this network has 0, 1, 2"):
         make(RunLengths, Labels((0, 1, 2)), rle="a.csv").check({})

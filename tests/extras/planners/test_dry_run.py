@@ -14,6 +14,7 @@ import torch
 from tests.tiny import make_batch, make_state
 from unet_ddp.config import OptimizationConfig
 from unet_ddp.data.dataset import Sample
+from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.planners.budget import Pace, time_steps, time_validation
@@ -52,7 +53,7 @@ def test_a_dry_run_leaves_no_trace() -> None:
         assert not torch.equal(state.network[0].weight, before["model"]["0.weight"])
     assert flattened(state.state_dict()) == flattened(before)
     time_steps(state, loaders, OptimizationConfig(), World(), budget=60)
-    time_validation(state, loaders, images=40, num_classes=2)
+    time_validation(state, loaders, images=40, labels=Labels((0, 1)))
     assert flattened(state.state_dict()) == flattened(before)
     assert state.schedule == make_state(steps=2).schedule
 
@@ -86,9 +87,9 @@ def test_times_are_those_of_a_step_and_a_whole_validation(monkeypatch: pytest.Mo
         assert time_steps(state, loaders, OptimizationConfig(), World(), budget=budget) == 1
         assert now[0] == steps
     now[0] = 0
-    assert time_validation(state, loaders, images=40, num_classes=2) == 40
+    assert time_validation(state, loaders, images=40, labels=Labels((0, 1))) == 40
     assert now[0] == 1 + 16
-    assert time_validation(state, loaders, images=0, num_classes=2) == 0
+    assert time_validation(state, loaders, images=0, labels=Labels((0, 1))) == 0
 
 
 def test_what_the_first_steps_alone_do_is_not_timed() -> None:

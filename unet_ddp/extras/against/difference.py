@@ -68,7 +68,8 @@ def score(counts: Counts, num_classes: int) -> list[float]:
     """Return the scores of all groups (N, C, 3) together, the most important first."""
     rows = counts.sum(axis=0).tolist()
     pixels, objects = (
-        Scores.from_counts(part) for part in (rows[:num_classes], rows[num_classes:])
+        Scores.from_counts(part, is_binary=len(part) == 2)
+        for part in (rows[:num_classes], rows[num_classes:])
     )
     return [*objects.iou_per_class, pixels.dice, pixels.iou]
 

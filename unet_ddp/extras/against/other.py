@@ -44,6 +44,8 @@ def score_other(config: Any, job: Job, world: World) -> Callable[[Evaluation], l
 
     def describe(evaluation: Evaluation) -> list[str]:
         classes = evaluation.labels.num_classes
+        if evaluation.confusion.ndim == 3:
+            raise UserError("--against: is for classes that do not overlap; leave it out")
         return [*lines, *compare(count(evaluation), other, groups, classes)]
 
     return describe

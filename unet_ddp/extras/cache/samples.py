@@ -78,7 +78,7 @@ class SampleCache:
     ) -> None:
         self.folder = folder / "samples"
         self._format = image_format
-        self._num_classes = labels.num_classes
+        self._num_ids = labels.num_ids
         versions = [f"unet_ddp {READERS}"]
         for name in _DECODERS:  # another version may decode to other pixels
             with contextlib.suppress(metadata.PackageNotFoundError):
@@ -141,7 +141,7 @@ class SampleCache:
         if stored[: _HEADER.size] != self._header(height, width) or len(stored) != size:
             return None
         image, ids = unpack(stored, self._format, (height, width), _HEADER.size)
-        if (ids[ids >= self._num_classes] != IGNORE_ID).any():
+        if (ids[ids >= self._num_ids] != IGNORE_ID).any():
             return None
         return image, ids
 

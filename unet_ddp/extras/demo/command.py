@@ -74,7 +74,7 @@ def try_image(predictor: Predictor, path: Path, progress: Callable[..., object])
     resolution = wanted.ground_resolution
     (files,) = name_outputs([path], config, predictor.labels, outputs, ground_resolution=resolution)
     image, done = predictor.open(files.source), count()
-    is_whole, has_threshold = predictor.fits(image.input_size), predictor.labels.num_classes == 2
+    is_whole, has_threshold = predictor.fits(image.input_size), predictor.labels.is_binary
     total = 1 if is_whole else math.prod(len(predictor.tiling.along(n)) for n in image.input_size)
     predictor.on_window = lambda: progress((next(done), total), desc=path.name, unit="windows")
     is_lazy = has_threshold and not is_whole
@@ -91,7 +91,7 @@ def show(
     if not tried:
         return ["", gradio.DownloadButton(interactive=False)]
     (files, prediction, photo), labels = tried[chosen], predictor.labels
-    if labels.num_classes == 2 and threshold != round(prediction.threshold or 0.5, 3):
+    if labels.is_binary and threshold != round(prediction.threshold or 0.5, 3):
         prediction = replace(prediction, threshold=threshold)
     place = files.image.parent / str(threshold)  # browsers keep a file by its address
     files = replace(files, mask=place / files.mask.name)
@@ -132,7 +132,7 @@ def build_page(gradio: Any, predictor: Predictor) -> Any:
             chosen = gradio.Dropdown(label="Image", visible=False, interactive=True)
             threshold = gradio.Slider(
                 0.001, 0.999, round(predictor.threshold or 0.5, 3), step=0.001, interactive=True,
-                label=f"Threshold of {labels.class_names[1]}", visible=labels.num_classes == 2,
+                label=f"Threshold of {labels.class_names[1]}", visible=labels.is_binary,
             )  # fmt: skip
             gradio.HTML(parts.panel(labels, legend), head=parts.scripts(labels))
             download = gradio.DownloadButton("Download the mask", interactive=False)

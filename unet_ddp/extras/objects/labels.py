@@ -236,10 +236,10 @@ class ObjectLabels(Labels):
 
         return cast(Ids, find_boundaries(mask, mode="inner") * self.ids_of(mask))
 
-    def regions(self, mask: Mask) -> Regions:
+    def regions(self, mask: Mask) -> list[Regions]:
         """Return the objects' numbers."""
         _, numbers = self.split_values(mask)
-        return Regions(numbers, numbers > 0, are_numbers=True)
+        return [Regions(numbers, numbers > 0, self.ids_of(mask), are_numbers=True)]
 
     def score(self, mask: Mask, truth: Mask) -> list[ObjectCounts]:
         """Count the objects of each class in masks of their values (H, W); a match has one class."""

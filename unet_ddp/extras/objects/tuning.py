@@ -13,6 +13,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample
 from unet_ddp.evaluation.scoring import decide, decode, score_each
 from unet_ddp.extras.objects.labels import ObjectLabels
+from unet_ddp.metrics.counts import Counts
 from unet_ddp.metrics.scores import Tally, total
 from unet_ddp.prediction.backends import LoadedModel, TorchBackend
 from unet_ddp.prediction.predictor import Predictor
@@ -36,10 +37,11 @@ class SeparationTuner:
         self._world, self._resize_masks = world, resize_masks
         self._samples: list[EvaluationSample] = []
 
-    def tune(self, state: TrainState, watch: Watch) -> Labels:
+    def tune(self, state: TrainState, counts: Counts, watch: Watch) -> Labels:
         """Return the labels that decode the predictions of the state's network best, on every rank.
 
-        `watch` passes the samples on, until the run is to stop: what is returned does not count then.
+        The `counts` of pixels say nothing of objects. `watch` passes the samples on, until the run is to
+        stop: what is returned does not count then.
         """
         network, device = state.validation_network, self._world.device
         was_training = network.training
@@ -90,7 +92,7 @@ def choose_separation(
     candidates = labels.candidates()
 
     def count(sample: EvaluationSample) -> list[Tally]:
-        band = decide(predictor.logits(sample.image), None)
+        band = decide(predictor.logits(sample.image), None, predictor.activation)
         truth, true_mask = sample.truth[0].numpy(), sample.mask[0].numpy()
         masks = (decode(each, band, truth) for each in candidates)
         return [total(labels.score(mask, true_mask)) for mask in masks]

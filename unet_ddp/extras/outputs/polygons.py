@@ -85,15 +85,15 @@ def _to_map(features: list[dict[str, Any]], place: Any) -> None:
 
 def polygons(name: str, mask: Mask, labels: Labels) -> Iterator[dict[str, Any]]:
     """Yield a GeoJSON feature for each object in `mask` (H, W); see `Labels.regions`."""
-    regions, ids = labels.regions(mask), labels.ids_of(mask)
-    for each in sorted(_find_areas(regions.values, regions.counted)):
-        about: dict[str, Any] = {"image": name}
-        about["class"] = labels.class_names[ids[each.top, each.left]]
-        if regions.are_numbers:
-            about["number"] = each.value
-        about["area"] = each.pixels
-        shape = {"type": "Polygon", "coordinates": each.rings}
-        yield {"type": "Feature", "geometry": shape, "properties": about}
+    for regions in labels.regions(mask):
+        for each in sorted(_find_areas(regions.values, regions.counted)):
+            about: dict[str, Any] = {"image": name}
+            about["class"] = labels.class_names[regions.ids[each.top, each.left]]
+            if regions.are_numbers:
+                about["number"] = each.value
+            about["area"] = each.pixels
+            shape = {"type": "Polygon", "coordinates": each.rings}
+            yield {"type": "Feature", "geometry": shape, "properties": about}
 
 
 class _Area(NamedTuple):

@@ -33,7 +33,7 @@ class Probabilities(Output):
     def _endings(self) -> list[str]:
         if self._kind == "npy":
             return ["_probabilities.npy"]
-        return [f"_probability_{name}.png" for name in _clean(self.labels.class_names)]
+        return [f"_probability_{name}.png" for name in name_parts(self.labels.class_names)]
 
     def files(self, image: ImageFiles) -> Sequence[Path]:
         """Return one npy, or one png for each class."""
@@ -66,7 +66,7 @@ class Probabilities(Output):
                 Image.fromarray(plane).save(temporary, format="PNG", compress_level=_PNG_LEVEL)
 
 
-def _clean(class_names: list[str]) -> list[str]:
+def name_parts(class_names: list[str]) -> list[str]:
     """Return the names as parts of file names, with the class ids before them if two were equal."""
     kept = (name.strip("#").translate(_REFUSED) for name in class_names)
     names = ["".join(c if c.isprintable() else "_" for c in name) for name in kept]

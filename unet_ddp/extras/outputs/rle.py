@@ -24,11 +24,11 @@ class RunLengths(Output):
 
     def check(self, images: Mapping[Source, bool]) -> None:
         """Refuse other than two classes."""
-        count = self.labels.num_classes
-        if count != 2:
+        if not self.labels.is_binary:
+            names = ", ".join(self.labels.class_names)[:99]
             raise UserError(
-                f"--rle: its format has two classes, this network has {count}; use --polygons, or "
-                "the masks themselves"
+                f"--rle: its format has background and one class, this network has {names}; use "
+                "--polygons, or the masks themselves"
             )
 
     def record(self, image: ImageFiles, prediction: Prediction) -> str:

@@ -9,12 +9,15 @@ from itertools import islice
 from typing import Any, cast
 
 from unet_ddp.config import OptimizationConfig, TrainConfig
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.device import cudnn_autotuning
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of
 from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps, trying
 from unet_ddp.extras.planners.settings import BudgetSettings, parse_time
+from unet_ddp.metrics.counts import Counts
+from unet_ddp.plugins import find
 from unet_ddp.runs.plan import RunBuilder
 from unet_ddp.runs.writers import describe_time
 from unet_ddp.training.state import TrainState
@@ -40,12 +43,14 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
     with trying(builder, config) as (state, loaders):
         step = time_steps(state, loaders, config.optimization, world, budget=budget)
         images = math.ceil(len(data.split.validation) / world.size)
-        classes = data.labels.num_classes
-        validation = time_validation(state, loaders, images=images, num_classes=classes)
+        validation = time_validation(state, loaders, images=images, labels=data.labels)
         tuner = data.labels.tuner(data, world, resize_masks=config.data.resize_masks)
         if images and tuner is not None:  # each epoch's network may be the best so far
             began = time.perf_counter()
-            tuner.tune(state, watch=lambda samples: samples)
+            counts = find("counts", data.labels.activation).zeros(
+                data.labels.num_classes, world.device
+            )
+            tuner.tune(state, counts, watch=lambda samples: samples)
             validation += _SEPARATION * (time.perf_counter() - began)
     pace = Pace(step, state.steps_per_epoch, validation)
     epochs = world.on_main(lambda: pace.count_epochs(budget, time.monotonic() - builder.began))
@@ -109,13 +114,16 @@ def time_steps(
         return take(world.on_main(lambda: max(_WARM_UP, min(_MOST_STEPS, int(most)))))
 
 
-def time_validation(state: TrainState, loaders: Loaders, *, images: int, num_classes: int) -> float:
+def time_validation(state: TrainState, loaders: Loaders, *, images: int, labels: Labels) -> float:
     """Return the seconds of the validation of this rank's share of `images`; 16 of them are timed."""
     if not images or loaders.validation is None:
         return 0.0
     tried = min(images, _MOST_IMAGES)
+    kind: type[Counts] = find("counts", labels.activation)
     for count in (1, tried):  # the first pass starts the reading processes
         began = time.perf_counter()
-        counts = count_pixels(state, islice(loaders.validation, count), num_classes=num_classes)
+        counts = count_pixels(
+            state, islice(loaders.validation, count), num_classes=labels.num_classes, kind=kind
+        )
         counts.confusion.sum().item()  # waits for the device
     return (time.perf_counter() - began) * images / tried

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -15,6 +15,8 @@ from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band, allocate
 from unet_ddp.data.readers.base import ImageFormat
+from unet_ddp.data.readers.read import Source
+from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, Output, Receiver
 from unet_ddp.prediction.prediction import Prediction
@@ -29,6 +31,11 @@ class Rank(Output):
     def __init__(self, config: PredictConfig, labels: Labels, image_format: ImageFormat) -> None:
         super().__init__(config, labels, image_format)
         self._uncertainty: dict[int, float] = {}  # by an image's index
+
+    def check(self, images: Mapping[Source, bool]) -> None:
+        """Refuse classes that overlap: their probabilities have no entropy of a pixel."""
+        if self.labels.activation != "softmax":
+            raise UserError("--rank: is for classes that do not overlap; leave it out")
 
     @contextmanager
     def watch(self, image: ImageFiles, prediction: Prediction) -> Iterator[Receiver]:

@@ -67,7 +67,7 @@ def make_gallery(
 def legend(labels: Labels) -> list[tuple[str, Colour]]:
     """Return what the colours over the photos mean."""
     entries = [(labels.class_names[k], colour) for k, colour in class_colours(labels).items()]
-    if labels.num_mask_classes == 2:
+    if len(labels.foreground) == 1:
         entries += [("false positive", _FALSE_POSITIVE), ("false negative", _FALSE_NEGATIVE)]
     else:
         entries.append(("wrong class", _FALSE_POSITIVE))
@@ -79,7 +79,7 @@ def _caption(record: ImageRecord, labels: Labels) -> str:
     scores = record.scores
     if record.tally is not None:
         return record.tally.caption()
-    if labels.num_classes == 2:
+    if labels.is_binary:
         return (
             f"Dice {show(scores.dice)}, IoU {show(scores.iou)}, precision "
             f"{show(scores.precision_per_class[1])}, recall {show(scores.recall_per_class[1])}"
@@ -101,7 +101,8 @@ def _draw_layers(
 ) -> dict[str, str]:
     """Return the pictures to lay over a photo, from masks (H, W) at the image's own size."""
     truth, predicted = (resize_nearest(i, (photo.height, photo.width)) for i in (truth, predicted))
-    wrong = difference(labels.ids_of(truth), labels.ids_of(predicted), labels.num_mask_classes)
+    ids = labels.ids_of(truth), labels.ids_of(predicted)
+    wrong = difference(*ids, 1 + len(labels.foreground))
     colours = class_colours(labels)
     return {
         "truth": draw_layer(labels.layer(truth), colours),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
 from unet_ddp.data.readers.base import Place
+from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing, write_errors
 from unet_ddp.prediction.outputs.base import ADVICE, ImageFiles, Output
@@ -38,6 +39,10 @@ class MaskFile(Output):
         yield
         if image.mask.suffix.lower() != ".png" and image.source.place is not None:
             prediction.mark_nodata(image.source)
+
+    def read(self, image: ImageFiles) -> Mask:
+        """Return the mask of an earlier prediction."""
+        return self.labels.from_file(read_mask(image.mask), image.mask)
 
     def write(self, image: ImageFiles, prediction: Prediction) -> None:
         """Write the mask."""

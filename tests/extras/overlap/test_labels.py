@@ -1,0 +1,121 @@
+"""Bit fields: from the values in masks to classes, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from unet_ddp.config import DataConfig
+from unet_ddp.data.label_rules import MaskValues
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.errors import UserError
+from unet_ddp.extras.overlap.activation import Sigmoid
+from unet_ddp.extras.overlap.bits import find_truth
+from unet_ddp.extras.overlap.labels import OverlapLabels
+from unet_ddp.extras.overlap.rules import infer_overlap_labels
+from unet_ddp.settings import with_values
+
+PATH = Path("mask.png")
+
+
+def make_labels(count: int, ignore: int | None = None) -> OverlapLabels:
+    return OverlapLabels.of(count, None, rgb=False, ignore=ignore)
+
+
+@pytest.mark.parametrize("count", range(2, 16))
+def test_values_come_back_as_they_were(rng: np.random.Generator, count: int) -> None:
+    labels = make_labels(count, ignore=1 << count)
+    values = rng.integers(0, (1 << count) + 1, (40, 30)).astype(np.int32)
+    values.flat[:3] = 0, (1 << count) - 1, 1 << count
+    ids = labels.to_ids(values, PATH)
+    assert ids.dtype == (np.uint8 if count <= 7 else np.int16)
+    assert ((ids == IGNORE_ID) == (values == 1 << count)).all()
+    for k, plane in enumerate(labels.planes(ids)):
+        assert (plane == ((values >> k & 1 == 1) & (values < 1 << count))).all()
+    truth = find_truth(torch.from_numpy(ids)[None].long(), count)[0]
+    assert (truth.numpy() == np.stack([*labels.planes(ids)])).all()
+    again = labels.to_ids(labels.to_values(ids), PATH)
+    assert (again == ids).all()
+    assert from_plain(labels) == labels
+
+
+def from_plain(labels: OverlapLabels) -> Labels:
+    return Labels.from_dict(labels.to_dict())
+
+
+def test_three_bands_are_three_classes() -> None:
+    labels = OverlapLabels.of(3, ("a", "b", "c"), rgb=True, ignore=0xFFFFFF)
+    codes = np.array([[0x000000, 0xFF0000, 0x00FF01, 0xFFFFFF]], np.int32)
+    ids = labels.to_ids(codes, PATH)
+    assert np.stack([*labels.planes(ids)])[:, 0].astype(int).tolist() == [
+        [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 0],
+    ]  # fmt: skip
+    assert ids[0, 3] == IGNORE_ID
+
+
+def test_each_class_has_its_threshold() -> None:
+    labels = with_thresholds(0.25, 0.5, 0.75)
+    scores = torch.tensor([0.3, 0.6, 0.6]).logit().view(3, 1, 1).numpy()
+    ids = Sigmoid(labels).find_ids(scores, None)
+    assert [bool(plane) for plane in labels.planes(ids)] == [True, True, False]
+    mean = labels.average([labels, with_thresholds(0.75, 0.5, 0.25)])
+    assert mean.thresholds == (0.5, 0.5, 0.5)
+
+
+def with_thresholds(*thresholds: float) -> OverlapLabels:
+    values = tuple(1 << k for k in range(len(thresholds)))
+    return OverlapLabels(values, thresholds=thresholds)
+
+
+def test_the_mean_of_networks_is_that_of_their_probabilities(rng: np.random.Generator) -> None:
+    sigmoid = Sigmoid(make_labels(3))
+    logits = torch.from_numpy(rng.normal(0, 3, (4, 2, 3, 5, 6)))
+    total = sigmoid.to_logarithms(logits[0])
+    for each in logits[1:]:
+        total = torch.logaddexp(total, sigmoid.to_logarithms(each))
+    torch.testing.assert_close(sigmoid.to_logits(total).sigmoid(), logits.sigmoid().mean(0))
+
+
+def test_outlines_are_drawn_and_the_inside_is_not() -> None:
+    values = np.zeros((30, 30), np.uint8)
+    values[2:20, 2:20] |= 1
+    values[10:28, 10:28] |= 2
+    labels = make_labels(2)
+    drawn = labels.layer(labels.to_ids(values, PATH))
+    assert drawn[2, 2:20].tolist() == [0] * 18 and drawn[27, 10:28].tolist() == [1] * 18
+    assert drawn[5, 5] not in labels.drawn and drawn[14, 14] not in labels.drawn
+    regions = [*labels.regions(labels.to_ids(values, PATH))]
+    assert [int(each.counted.sum()) for each in regions] == [18 * 18] * 2
+
+
+def infer(values: list[int], rgb: bool = False, **settings: object) -> OverlapLabels:
+    masks = MaskValues(dict.fromkeys(values, 9), dict.fromkeys(values, "m.png"), rgb)
+    return infer_overlap_labels(masks, with_values(DataConfig(), settings))
+
+
+def test_classes_are_the_bits_that_occur() -> None:
+    assert infer([0, 1, 4, 5]).num_classes == 3
+    assert infer([0, 1, 3, 255], ignore_index=255).num_classes == 2
+    assert infer([0, 1, 3], class_names=("a", "b", "c")).class_names == ["a", "b", "c"]
+    assert infer([0, 0xFF0000], rgb=True).num_classes == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "settings", "message"),
+    [
+        ([0, 1], {}, "--overlap: 1 classes, mask values 0, 1; expected 2 to 15"),
+        ([0, 70_000], {}, "--overlap: 17 classes"),
+        ([0, 8], {"class_names": ("a", "b")}, "--class-names: 2 names for 4 classes"),
+    ],
+)
+def test_values_that_are_no_bits_are_refused(
+    values: list[int], settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        infer(values, **settings)
+    with pytest.raises(UserError, match=r"mask.png: value 4; expected bits of 2 classes, 0 to 3"):
+        make_labels(2).to_ids(np.array([[4]], np.int32), PATH)

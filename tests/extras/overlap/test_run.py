@@ -1,0 +1,175 @@
+"""A run with overlapping classes: trained, stopped, resumed, scored and predicted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+from PIL import Image
+
+from tests.ranks import Ranks, call_main, call_train
+from unet_ddp import Predictor
+from unet_ddp.checkpoints import file as checkpoint
+
+CLASSES = ("disc", "square")
+FLAGS = [
+    "--overlap",
+    "--class-names",
+    "disc",
+    "square",
+    "--epochs",
+    "3",
+    "--validation",
+    "25",
+    "--workers",
+    "0",
+    "--scale",
+    "1",
+    "--width",
+    "4",
+    "--learning-rate",
+    "0.01",
+    "--augmentation",
+    "overhead",
+    "--precision",
+    "float32",
+]
+
+
+def draw_set(folder: Path, rng: np.random.Generator, count: int = 8) -> Path:
+    """Pictures of a red disc and a green square that overlap, and masks of their bits."""
+    rows, columns = np.mgrid[:32, :32]
+    for name in ("imgs", "masks"):
+        (folder / name).mkdir(parents=True)
+    for k in range(count):
+        y, x = rng.integers(10, 22, 2)
+        disc = np.hypot(rows - y, columns - x) < 7
+        square = (abs(rows - y - 5) < 6) & (abs(columns - x + 4) < 6)
+        image = rng.integers(0, 60, (32, 32, 3)) + 150 * np.stack([disc, square, 0 * disc], -1)
+        Image.fromarray(image.astype(np.uint8)).save(folder / f"imgs/{k}.png")
+        Image.fromarray((disc + 2 * square).astype(np.uint8)).save(folder / f"masks/{k}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_set(tmp_path_factory.mktemp("overlap"), np.random.default_rng(5))
+
+
+def train(ranks: Ranks, size: int, folder: Path, *argv: str) -> str:
+    folder.mkdir(exist_ok=True)
+    outcomes = ranks.run(size, call_train, list(argv), str(folder))
+    statuses, outs, errs = zip(*outcomes, strict=True)
+    assert max(statuses) == 0, errs
+    return "".join(outs)
+
+
+def start(ranks: Ranks, size: int, folder: Path, data: Path, *more: str) -> str:
+    where = ["--images", str(data / "imgs"), "--masks", str(data / "masks")]
+    return train(ranks, size, folder, *where, *FLAGS, "--batch-size", str(2 // size), *more)
+
+
+@pytest.fixture(scope="module")
+def run(ranks: Ranks, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    said = start(ranks, 2, folder, data)
+    assert "classes: disc, square, which may overlap" in said
+    return folder / "checkpoints"
+
+
+def test_a_stopped_run_ends_as_an_undisturbed_one(
+    ranks: Ranks, data: Path, run: Path, tmp_path: Path
+) -> None:
+    start(ranks, 2, tmp_path, data, "--stop-after", "2")
+    for stop in ("3", "7", "9"):
+        train(ranks, 2, tmp_path, "--resume", "--workers", "0", "--stop-after", stop)
+    for name in ("last.pt", "best.pt"):
+        ours, theirs = (checkpoint.load(each / name) for each in (tmp_path / "checkpoints", run))
+        assert ours["model"].keys() == theirs["model"].keys()
+        for key, value in ours["model"].items():
+            assert torch.equal(value, theirs["model"][key]), (name, key)
+        assert ours["labels"] == theirs["labels"]
+    assert theirs["labels"]["thresholds"] != []
+
+
+def evaluate(ranks: Ranks, size: int, run: Path, folder: Path) -> dict[str, Any]:
+    argv = ["--model", str(run / "best.pt"), "--output", str(folder), "--workers", "0"]
+    outcomes = ranks.run(size, call_main, "unet_ddp.commands.evaluate", argv, str(run))
+    assert max(status for status, *_ in outcomes) == 0, outcomes
+    assert not (folder / "confusion.csv").exists()
+    scores: dict[str, Any] = json.loads((folder / "scores.json").read_text())
+    return scores
+
+
+def test_scores_are_those_of_its_validation_on_any_ranks(
+    ranks: Ranks, run: Path, tmp_path: Path
+) -> None:
+    one, two = (evaluate(ranks, size, run, tmp_path / str(size)) for size in (1, 2))
+    assert one == two
+    best = checkpoint.load(run / "best.pt")["best"]["score"]
+    assert one["dice_as_trained"] == pytest.approx(best, abs=1e-6)
+    dice = [each["dice"] for each in one["classes"]]
+    assert [each["name"] for each in one["classes"]] == list(CLASSES)
+    assert one["dice"] == pytest.approx(sum(dice) / 2) and one["dice"] >= best - 1e-6
+
+
+def predict(ranks: Ranks, data: Path, run: Path, folder: Path, *more: str) -> str:
+    images = [str(data / f"imgs/{k}.png") for k in (1, 2)]
+    argv = [*images, "-m", str(run / "best.pt"), "-o", str(folder), *more]
+    ((status, out, error),) = ranks.run(1, call_main, "predict", argv, str(run))
+    assert status == 0, error
+    return out
+
+
+def test_each_class_is_predicted_by_itself(
+    ranks: Ranks, data: Path, run: Path, tmp_path: Path
+) -> None:
+    predictor = Predictor.from_checkpoint(run / "best.pt")
+    prediction = predictor(data / "imgs/1.png")
+    assert prediction.masks.shape == (2, 32, 32) and prediction.masks.dtype == bool
+    limits = np.reshape(predictor.labels.to_dict()["thresholds"], (2, 1, 1))
+    assert (prediction.masks == (prediction.probabilities >= limits)).all()
+    assert prediction.shares == prediction.masks.mean((1, 2)).tolist()
+    folder = tmp_path / "masks"
+    folder.mkdir()
+    said = predict(ranks, data, run, folder, "--overlay", "--probabilities", "png")
+    assert "1_mask_disc.png and 1 more: disc" in said
+    predict(ranks, data, run, folder, "--mask-format", "tif")
+    for name, mask in zip(CLASSES, prediction.masks, strict=True):
+        assert (np.asarray(Image.open(folder / f"1_mask_{name}.png")) == 255 * mask).all()
+    assert (tifffile.imread(folder / "1_mask.tif") == 255 * prediction.masks).all()
+
+
+@pytest.mark.parametrize("form", ["png", "tif"])
+def test_masks_of_an_earlier_prediction_are_read_again(
+    ranks: Ranks, data: Path, run: Path, tmp_path: Path, form: str
+) -> None:
+    how = ["--mask-format", form, "--polygons"]
+    pytest.importorskip("rasterio")
+    predict(ranks, data, run, tmp_path, *how, str(tmp_path / "one.json"))
+    predict(ranks, data, run, tmp_path, *how, str(tmp_path / "two.json"), "--skip-existing")
+    found = json.loads((tmp_path / "one.json").read_text())
+    assert {each["properties"]["class"] for each in found["features"]} == {*CLASSES}
+    assert found == json.loads((tmp_path / "two.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--rank", "--rank: is for classes that do not overlap"),
+        ("--rle", "--rle: its format has background and one class, this network has disc, square"),
+        ("--threshold=0.3", "--threshold 0.3: is for two classes, this network has 2"),
+    ],
+)
+def test_outputs_that_need_one_class_for_each_pixel_are_refused(
+    ranks: Ranks, data: Path, run: Path, tmp_path: Path, flag: str, message: str
+) -> None:
+    argv = [str(data / "imgs/1.png"), "-m", str(run / "best.pt"), "-o", str(tmp_path)]
+    argv += [flag] if "=" in flag else [flag, str(tmp_path / "x.csv")]
+    ((status, _, error),) = ranks.run(1, call_main, "predict", argv, str(run))
+    assert status == 2 and error.startswith(f"error: {message}"), error

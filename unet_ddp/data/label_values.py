@@ -1,0 +1,118 @@
+"""The values in masks that are classes: their names, colours, and pictures of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
+
+import numpy as np
+from PIL import Image
+
+from unet_ddp.data.masks import IGNORE_ID, Colour, Mask, ValueTable, unpack_colour, voc_colour
+from unet_ddp.errors import Limit, UserError, shorten
+
+_Code = Annotated[int, Limit(0, 0xFFFFFF)]
+_Int32 = Annotated[int, Limit(-(2**31), 2**31 - 1)]
+
+
+@dataclass(frozen=True)
+class ClassValues:
+    """Classes as values in masks; `Labels` says what the fields are."""
+
+    values: tuple[_Code, ...]  # grey values, palette indices, or colours as 0xRRGGBB if `rgb`
+    rgb: bool = False  # masks are colour images
+    ignore: _Int32 | None = None  # mask value of pixels to ignore
+    palette: tuple[Colour, ...] | None = None  # colours of the indices in palette masks
+    names: tuple[str, ...] | None = None  # of the classes, if the user gave them
+    threshold: _Code | None = None  # values above it are the larger of two `values`, the rest not
+
+    def __post_init__(self) -> None:
+        """Refuse classes that no mask can have, or that can't be told from each other."""
+        values, largest = self.values, 0xFFFFFF if self.rgb else 65535
+        outside = [value for value in values if not 0 <= value <= largest]
+        if outside:
+            raise UserError(f"values: {outside[0]}; expected 0 or more and at most {largest}")
+        distinct = {*values} - ({self.ignore} if self.threshold is None else set())
+        if len(values) > IGNORE_ID or len(distinct) < len(values):
+            raise UserError(
+                f"values: {shorten(values)}; expected at most {IGNORE_ID}, all different and none "
+                f"that is ignored ({self.ignore})"
+            )
+        if self.names is not None and not len(values) == len(self.names) == len(set(self.names)):
+            raise UserError(
+                f"names {shorten([*self.names])}: expected {len(values)}, one for each class, all different"
+            )
+        if self.threshold is not None and len(values) != 2:
+            raise UserError(f"threshold: {self.threshold}; expected for two classes only")
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, background included."""
+        return len(self.values)
+
+    @property
+    def named_values(self) -> dict[int, str]:
+        """Name of each mask value that is a class."""
+        return dict(zip(self.values, self.class_names, strict=True))
+
+    @cached_property
+    def class_names(self) -> list[str]:
+        """Each class as tables, plots and messages call it: its name, else its value."""
+        return list(self.names) if self.names else [self.show(value) for value in self.values]
+
+    @cached_property
+    def colours(self) -> list[Colour]:
+        """A colour per class to draw with: the masks' own, else PASCAL VOC's."""
+        if self.rgb:
+            return [unpack_colour(value) for value in self.values]
+        known = dict(enumerate(self.palette or ()))
+        own = [known.get(value, (0, 0, 0)) for value in self.values]
+        if len(set(own)) == self.num_classes:
+            return own
+        if self.num_classes == 2:
+            return [(0, 0, 0), (255, 255, 255)]
+        return [voc_colour(k) for k in range(self.num_classes)]
+
+    @cached_property
+    def nodata(self) -> int:
+        """Mask value of pixels without data: the ignored one, or else one of no class."""
+        largest = 0xFFFFFF if self.rgb else 255 if max(self.values) <= 255 else 65535
+        if self.ignore is not None and 0 <= self.ignore <= largest:
+            return self.ignore
+        return next(value for value in range(largest, -1, -1) if value not in self.values)
+
+    def show(self, value: int) -> str:
+        """Return a mask value as text: 255, or #ff0000."""
+        return f"#{value:06x}" if self.rgb else str(value)
+
+    def to_image(self, ids: Mask) -> Image.Image:
+        """Return class ids (H, W) as a mask with the training masks' own values, `nodata` for no class.
+
+        Colour masks give a colour image. Values that had a palette, or all look black, give a palette image.
+        """
+        image = Image.fromarray(self.to_values(ids))
+        if image.mode == "L" and (max(self.values) < 128 or self.palette):
+            flat = [0] * 768
+            for value, colour in zip(self.values, self.colours, strict=True):
+                flat[3 * value : 3 * value + 3] = colour
+            image.putpalette(flat)
+        return image
+
+    def to_values(self, ids: Mask) -> Mask:
+        """Return the pixels of `to_image`, (H, W) or (H, W, 3)."""
+        table = np.full(256, self.nodata, np.int32)
+        table[: self.num_classes] = self.values
+        if self.rgb:
+            return np.stack(unpack_colour(table[ids]), axis=-1).astype(np.uint8)
+        if max(self.values) > 255:
+            return table[ids].astype(np.uint16)
+        if self.values[0] == 0 and ids.max(initial=0) < 2:  # of two classes: many times as fast
+            return ids * np.uint8(self.values[1])
+        import cv2
+
+        return np.asarray(cv2.LUT(ids, table.astype(np.uint8)))
+
+    @cached_property
+    def _table(self) -> ValueTable:
+        return ValueTable(self.values, self.rgb, self.ignore, self.threshold)

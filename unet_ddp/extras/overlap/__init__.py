@@ -1,0 +1,1 @@
+"""Classes that overlap: a pixel may be in several, or in none."""

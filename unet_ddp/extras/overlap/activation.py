@@ -1,0 +1,46 @@
+"""Probabilities of classes that overlap: a sigmoid for each."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Ids
+from unet_ddp.extras.overlap.bits import join_planes
+from unet_ddp.extras.overlap.labels import OverlapLabels
+from unet_ddp.prediction.activation import Scores
+
+
+class Sigmoid:
+    """Each class by itself: it is where its probability reaches its threshold."""
+
+    def __init__(self, labels: Labels) -> None:
+        assert isinstance(labels, OverlapLabels)
+        # The inverse of the sigmoid.
+        limits = [math.log(limit / (1 - limit)) for limit in labels.limits]
+        self._limits = np.array(limits, np.float32)[:, None, None]  # (C, 1, 1)
+
+    def reduce(self, logits: Tensor) -> Tensor:
+        """Return the logits: all are needed."""
+        return logits
+
+    def find_ids(self, scores: Scores, threshold: float | None) -> Ids:
+        """Return the bit fields (rows, W)."""
+        return join_planes(scores >= self._limits, len(scores))
+
+    def find_probabilities(self, scores: Scores) -> Scores:
+        """Return the sigmoid of each class; they do not add up to 1."""
+        return torch.from_numpy(scores).sigmoid().numpy()
+
+    def to_logarithms(self, logits: Tensor) -> Tensor:
+        """Return the logarithms for each class and for the rest, (2, N, C, H, W)."""
+        return torch.stack([F.logsigmoid(logits), F.logsigmoid(-logits)])
+
+    def to_logits(self, logarithms: Tensor) -> Tensor:
+        """Return their difference."""
+        return logarithms[0] - logarithms[1]

@@ -1,0 +1,223 @@
+"""Labels of classes that overlap: each pixel has a bit for every class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import (
+    IGNORE_ID,
+    Band,
+    Colour,
+    Flags,
+    Ids,
+    Mask,
+    Regions,
+    Shares,
+    Size,
+    allocate,
+    unpack_colour,
+    voc_colour,
+)
+from unet_ddp.data.readers.base import Codes
+from unet_ddp.errors import Limit, UserError, join_some
+from unet_ddp.extras.overlap.bits import MOST_CLASSES, SMALL, dtype_of, find_plane, join_planes
+from unet_ddp.extras.overlap.folders import class_folders, split_marked
+
+IGNORED_BIT = 1 << MOST_CLASSES
+"""Of a mask's values, in which bit k is class k."""
+_OUTLINE = 600  # pixels of an image's side for each pixel of an outline's width
+_Share = Annotated[float, Limit(above=0, below=1)]
+
+
+@dataclass(frozen=True)
+class OverlapLabels(Labels):
+    """Classes of which a pixel may have several, or none; a mask's value has a bit for each.
+
+    `values` are these bits, 1, 2, 4 and so on. The three bands of colour masks are three classes.
+    """
+
+    kind: ClassVar[str] = "overlapping classes"
+    activation: ClassVar[str] = "sigmoid"
+    decision: ClassVar[str] = "each class from its own threshold on"
+    mask_output: ClassVar[str] = "class_masks"
+    layer_opacity: ClassVar[int] = 100
+
+    # Not in `repr`, by which samples in the cache are found: it says nothing of them.
+    thresholds: tuple[_Share, ...] = field(default=(), repr=False)
+    """Least probability of each class; empty for 0.5."""
+
+    def __post_init__(self) -> None:
+        """Refuse too few or too many classes."""
+        super().__post_init__()
+        count = len(self.values)
+        if not 2 <= count <= MOST_CLASSES:
+            raise UserError(f"{count} classes that overlap; expected 2 to {MOST_CLASSES}")
+        if len(self.thresholds) not in (0, count):
+            raise UserError(f"thresholds: {self.thresholds}; expected one for each class")
+
+    @classmethod
+    def of(
+        cls, count: int, names: tuple[str, ...] | None, *, rgb: bool, ignore: int | None
+    ) -> OverlapLabels:
+        """Return the labels of so many classes."""
+        return cls(tuple(1 << k for k in range(count)), rgb, ignore, names=names)
+
+    @property
+    def is_binary(self) -> bool:
+        """Always False: there is no background."""
+        return False
+
+    @property
+    def num_ids(self) -> int:
+        """Number of bit fields."""
+        return 1 << (SMALL if self.num_classes <= SMALL else MOST_CLASSES)
+
+    @property
+    def named_values(self) -> dict[int, str]:
+        """Empty: a value may be several classes."""
+        return {}
+
+    @property
+    def foreground(self) -> Sequence[int]:
+        """All class ids."""
+        return range(self.num_classes)
+
+    @cached_property
+    def class_names(self) -> list[str]:
+        """The names, or the classes' numbers from 1 on."""
+        return list(self.names or map(str, range(1, self.num_classes + 1)))
+
+    @cached_property
+    def colours(self) -> list[Colour]:
+        """PASCAL VOC's, without black."""
+        return [voc_colour(k + 1) for k in range(self.num_classes)]
+
+    @cached_property
+    def nodata(self) -> int:
+        """Mask value of pixels without data: a bit that no class has."""
+        return 1 << SMALL if self.num_classes <= SMALL else IGNORED_BIT
+
+    @property
+    def nodata_tag(self) -> None:
+        """Return None: pixels without data are in no class."""
+        return
+
+    def to_ids(self, codes: Codes, path: Path) -> Ids:
+        """Return the bit fields (H, W) of mask values (H, W), 255 where ignored; errors name `path`."""
+        values = codes.astype(np.int32)
+        ignored = (
+            (values == self.ignore) if self.ignore is not None else np.zeros_like(values, bool)
+        )
+        if self.rgb:
+            bands = unpack_colour(values)
+            values = sum((band > 0).astype(np.int32) << k for k, band in enumerate(bands))
+        else:
+            ignored |= (values & IGNORED_BIT > 0) | (values == self.nodata)
+        order = self._find_order(path)
+        count = len(order) if order else self.num_classes
+        wrong = values[~ignored & ((values < 0) | (values >= 1 << count))]
+        if wrong.size:
+            raise UserError(
+                f"{path}: value {wrong[0]}; expected bits of {count} classes, 0 to {(1 << count) - 1}"
+            )
+        flags = [values & 1 << place > 0 for place in range(count)]
+        if order:
+            flags = [
+                flags[order[k]] if k in order else 0 * ignored for k in range(self.num_classes)
+            ]
+        ids = join_planes(flags, self.num_classes)
+        ids[ignored] = IGNORE_ID
+        return ids
+
+    def _find_order(self, path: Path) -> dict[int, int]:
+        """Return the place among the folders of masks that each class has; empty if `path` is in none."""
+        if (marked := split_marked(path)) is None or self.names is None:
+            return {}
+        folders = class_folders(marked[0])
+        if strange := sorted({*folders} - {*self.names}):
+            raise UserError(
+                f"{marked[0]}: folder {strange[0]} is no class of the network ({join_some(list(self.names), 12)}); "
+                "move or rename it"
+            )
+        return {self.names.index(name): place for place, name in enumerate(folders)}
+
+    def from_file(self, codes: Codes, path: Path) -> Mask:
+        """Return the bit fields of a mask's values."""
+        return self.to_ids(codes, path)
+
+    def to_values(self, ids: Mask) -> Mask:
+        """Return values in which bit k is class k; pixels without data have a bit that no class has."""
+        values = sum(plane * np.uint16(1 << k) for k, plane in enumerate(self.planes(ids)))
+        values = np.where(ids == IGNORE_ID, np.uint16(self.nodata), values)
+        return values.astype(np.uint8 if self.num_classes <= SMALL else np.uint16)
+
+    def decode(self, bands: Iterable[Band], size: Size) -> tuple[Mask, Shares | None]:
+        """Return the bit fields (H, W) of a prediction in bands."""
+        ids = allocate(size, dtype_of(self.num_classes))
+        for band in bands:
+            ids[band.rows] = band.ids
+        return ids, None
+
+    def planes(self, ids: Ids) -> Iterator[Flags]:
+        """Yield for each class where bit fields have it, in the shape of `ids`."""
+        yield from (find_plane(ids, k) for k in range(self.num_classes))
+
+    def regions(self, mask: Mask) -> Iterator[Regions]:
+        """Yield the connected pixels of each class."""
+        for k, plane in enumerate(self.planes(mask)):
+            ids = np.broadcast_to(np.uint8(k), mask.shape)
+            yield Regions(plane.view(np.uint8), plane, ids, are_numbers=False)
+
+    def layer(self, mask: Mask) -> Ids:
+        """Return the class ids (H, W) on the inner outlines of each class, and an id of none elsewhere.
+
+        Where two outlines cross, the later class has the pixel.
+        """
+        import cv2
+
+        width = 1 + max(mask.shape) // _OUTLINE
+        window = np.ones((2 * width + 1, 2 * width + 1), np.uint8)
+        drawn = np.full(mask.shape, IGNORE_ID - 1, np.uint8)
+        drawn[mask == IGNORE_ID] = IGNORE_ID
+        for k, plane in enumerate(self.planes(mask)):
+            pixels = plane.view(np.uint8)
+            drawn[plane & (cv2.erode(pixels, window) == 0)] = k
+        return drawn
+
+    def average(self, others: Sequence[Labels]) -> OverlapLabels:
+        """Return labels with the mean thresholds of networks."""
+        own = [each.limits for each in others if isinstance(each, OverlapLabels)]
+        return replace(self, thresholds=tuple(map(fmean, zip(*own, strict=True))))
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """The least probability of each class."""
+        return self.thresholds or (0.5,) * self.num_classes
+
+    def describe(self) -> str:
+        """Return a line with the classes."""
+        ignored = f"; {self.show(self.ignore)} is ignored" if self.ignore is not None else ""
+        return f"classes: {join_some(self.class_names, MOST_CLASSES)}, which may overlap{ignored}"
+
+    def describe_tuning(self) -> list[str]:
+        """Return a line about the thresholds."""
+        pairs = zip(self.class_names, self.limits, strict=True)
+        return [f"thresholds: {', '.join(f'{name} {limit:.3f}' for name, limit in pairs)}"]
+
+    def tuner(self, data: Any, world: Any, *, resize_masks: bool) -> Any:
+        """Return what chooses `thresholds` by the counts of validation."""
+        from unet_ddp.extras.overlap.tuning import ThresholdTuner  # it imports torch
+
+        return ThresholdTuner(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for a checkpoint."""
+        return super().to_dict() | {"thresholds": list(self.thresholds)}

@@ -1,0 +1,56 @@
+"""Rules that masks of classes that overlap follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from unet_ddp.config import DataConfig
+from unet_ddp.data.label_rules import MaskValues
+from unet_ddp.errors import UserError, join_some
+from unet_ddp.extras.overlap.bits import MOST_CLASSES
+from unet_ddp.extras.overlap.folders import class_folders, split_marked
+from unet_ddp.extras.overlap.labels import IGNORED_BIT, OverlapLabels
+
+_BANDS = 3  # of colour masks
+
+
+def infer_overlap_labels(masks: MaskValues, config: DataConfig) -> OverlapLabels:
+    """Return the labels of a data set whose mask values are bit fields.
+
+    Raises:
+        UserError: the values are none, or have too many bits.
+    """
+    if masks.lossy is not None:
+        raise UserError(
+            f"{masks.lossy}: --overlap: lossy compression changes the classes' bits; save the masks as "
+            "PNG or TIFF"
+        )
+    names = config.class_names
+    marked = split_marked(Path(next(iter(masks.examples.values()))))
+    if marked is not None:
+        folders = class_folders(marked[0])
+        if names is not None and {*names} != {*folders}:
+            raise UserError(
+                f"--class-names: {', '.join(names)}; the folders in {marked[0]} are {', '.join(folders)}: leave it "
+                "out, or name all of these"
+            )
+        names = names or tuple(folders)
+    values = [value & ~IGNORED_BIT for value in masks.values if value != config.ignore_index]
+    count = _BANDS if masks.rgb else max(values, default=0).bit_length()
+    if names is not None and (len(names) < count or len({*names}) < len(names)):
+        raise UserError(
+            f"--class-names: {len(names)} names for {count} classes; give one for each, all different"
+        )
+    count = len(names) if names else count
+    if not 2 <= count <= MOST_CLASSES:
+        shown = join_some(list(map(str, masks.values)), 12)
+        raise UserError(
+            f"--overlap: {count} classes, mask values {shown}; expected 2 to {MOST_CLASSES}. Bit k of a value "
+            "is class k; masks may also be a folder for each class"
+        )
+    labels = OverlapLabels.of(count, names, rgb=masks.rgb, ignore=config.ignore_index)
+    for value, path in masks.examples.items():
+        labels.to_ids(np.array([value], np.int32), Path(path))
+    return labels

@@ -1,0 +1,24 @@
+"""Settings of classes that overlap."""
+
+from typing import Annotated
+
+from unet_ddp.errors import UserError
+from unet_ddp.settings import Calls, Excludes, Kind
+
+
+class OverlapSettings:
+    """Join the settings of the data."""
+
+    place = "data", "instances"
+    overlap: Annotated[
+        bool,
+        Kind.FIXED,
+        Calls("label_rules"),
+        Excludes("instances", "mask_threshold", "palette", "classes", "invert"),
+    ] = False
+    """Classes may overlap: masks are a folder for each class, a page of a TIFF for each, or bit fields; each class is learnt and predicted by itself (docs/how-to/overlapping-classes.md)."""
+
+    def check(self) -> None:
+        """Refuse a setting that needs one class for each pixel."""
+        if self.overlap and getattr(self, "balance", False):
+            raise UserError("--overlap and --balance: use one of them")

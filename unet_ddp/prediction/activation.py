@@ -1,0 +1,84 @@
+"""What makes probabilities and class ids of logits; the labels name theirs, see plugins.py."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Ids
+from unet_ddp.plugins import find
+
+Scores = NDArray[np.float32]
+"""(C, rows, width): logits up to a constant per pixel; for background and foreground (1, …), their difference."""
+
+
+class Activation(Protocol):
+    """A way from logits to probabilities and class ids; it is made from the labels."""
+
+    def reduce(self, logits: Tensor) -> Tensor:
+        """Return all of logits (N, C, h, w) that the rest needs, as `Scores` of each image."""
+
+    def find_ids(self, scores: Scores, threshold: float | None) -> Ids:
+        """Return the class ids (rows, W) of scores (C, rows, W); `threshold` as in `Prediction`."""
+
+    def find_probabilities(self, scores: Scores) -> Scores:
+        """Return the probabilities (C, rows, W) of scores (C, rows, W)."""
+
+    def to_logarithms(self, logits: Tensor) -> Tensor:
+        """Return logarithms of probabilities, whose mean over networks is taken."""
+
+    def to_logits(self, logarithms: Tensor) -> Tensor:
+        """Return logits (N, C, H, W) of what `to_logarithms` returned, or of a mean of it."""
+
+
+class Softmax:
+    """Each pixel has one class."""
+
+    def __init__(self, labels: Labels | None = None) -> None:
+        pass
+
+    def reduce(self, logits: Tensor) -> Tensor:
+        """Return the logits (N, C, h, w); of two classes, the difference (N, 1, h, w)."""
+        return logits[:, 1:] - logits[:, :1] if logits.shape[1] == 2 else logits
+
+    def find_ids(self, scores: Scores, threshold: float | None) -> Ids:
+        """Return the most probable class, or the second where it has the threshold's probability."""
+        if len(scores) > 1:
+            winning = torch.from_numpy(scores).max(0).indices  # not argmax: slow
+            ids: Ids = winning.to(torch.uint8).numpy()
+            return ids
+        if threshold is None:
+            foreground = scores[0] > 0
+        else:  # the inverse of the sigmoid
+            foreground = scores[0] >= math.log(threshold / (1 - threshold))
+        return cast(Ids, foreground.view(np.uint8))
+
+    def find_probabilities(self, scores: Scores) -> Scores:
+        """Return the softmax over the classes."""
+        if len(scores) > 1:
+            return torch.from_numpy(scores).softmax(0).numpy()
+        second = torch.from_numpy(scores[0]).sigmoid()
+        return torch.stack([1 - second, second]).numpy()
+
+    def to_logarithms(self, logits: Tensor) -> Tensor:
+        """Return the log-softmax (N, C, H, W)."""
+        return logits.log_softmax(1)
+
+    def to_logits(self, logarithms: Tensor) -> Tensor:
+        """Return them as they are: softmax does not see a constant."""
+        return logarithms
+
+
+SOFTMAX = Softmax()
+
+
+def activation_of(labels: Labels) -> Activation:
+    """Return what makes class ids of these labels."""
+    activation: Activation = find("activations", labels.activation)(labels)
+    return activation
