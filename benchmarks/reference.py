@@ -34,6 +34,7 @@ from unet_ddp.extras.onnx.export import ExportConfig
 from unet_ddp.extras.packs.command import PackConfig
 from unet_ddp.extras.report.command import ReportConfig
 from unet_ddp.extras.report.compare import CompareConfig
+from unet_ddp.extras.serve.settings import ServeConfig
 from unet_ddp.extras.tune.command import TuneConfig
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.settings import Excludes, Needs, Setting, as_flag, pairs_of, settings_of
@@ -43,7 +44,8 @@ FOLDER = ROOT / "docs"
 COMMANDS: dict[str, Any] = {
     "train": TrainConfig, "predict": PredictConfig, "doctor": DoctorConfig, "evaluate": EvaluateConfig,
     "import": ImportConfig, "pack": PackConfig, "report": ReportConfig, "compare": CompareConfig,
-    "tune": TuneConfig, "learning-curve": CurveConfig, "export": ExportConfig, "demo": PageConfig, "demo-data": DemoConfig,
+    "tune": TuneConfig, "learning-curve": CurveConfig, "export": ExportConfig, "demo": PageConfig, "serve": ServeConfig,
+    "demo-data": DemoConfig,
 }  # fmt: skip
 _FLAGS = """# Flags
 
@@ -81,7 +83,8 @@ def format_flags() -> str:
 def _format_command(name: str) -> Iterator[str]:
     """Yield the lines about a command; flags that it shares with train are only named."""
     kind = COMMANDS[name]
-    settings, shared = settings_of(kind), set[str]()
+    unused, shared = getattr(kind, "unused", frozenset[str]()), set[str]()
+    settings = {name: each for name, each in settings_of(kind).items() if name not in unused}
     if kind is not TrainConfig and issubclass(kind, TrainConfig):
         shared = {*settings_of(TrainConfig)}
     yield f"## {name}\n"
@@ -94,7 +97,7 @@ def _format_command(name: str) -> Iterator[str]:
         yield from (_format_flag(kind, each, settings[each]) for each in names)
         yield ""
     if shared:
-        names = " ".join(as_flag(each) for each in settings if each in shared - kind.unused)
+        names = " ".join(as_flag(each) for each in settings if each in shared)
         yield "It also takes these flags of [train](#train):\n"
         yield textwrap.fill(names, _WIDEST, **_INDENT) + "\n"
 

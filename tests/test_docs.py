@@ -50,6 +50,7 @@ OTHERS = """lr help help_all no_amp check nproc_per_node max_restarts nnodes nod
 rdzv_id rdzv_backend rdzv_endpoint rdzv_conf local_addr signals_to_handle shm_size storage turns packed
 sample count side carvana camvid minutes seeds program data names weights no_test only results seconds kills ranks steps cycles case
 save_tif numa_binding batch power index_url
+retry retry_delay retry_connrefused data_binary
 nodes gpus_per_node gpus_per_task cpus_per_task time job_name me signal partition account logdir
 no_deps no_index find_links name install version"""
 PAGES = [

@@ -34,7 +34,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docter"]) == 2
     assert capsys.readouterr().err == (
-        "error: docter: unknown command; use one of train, predict, doctor, import, pack, demo-data, evaluate, report, compare, tune, learning-curve, export, demo\n"
+        "error: docter: unknown command; use one of train, predict, doctor, import, pack, demo-data, evaluate, report, compare, tune, learning-curve, export, demo, serve\n"
     )
 
 

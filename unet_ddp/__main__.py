@@ -32,6 +32,7 @@ COMMANDS = {  # the built-in ones by groups: arguments, and what each does
         "learning-curve": ("--images DIR ...", "forecast the score with twice the labels"),
         "export": ("best.pt model.onnx", "write a network as a file for other programs"),
         "demo": ("[FILE ...]", "serve a page to try a network on images"),
+        "serve": ("[FILE ...]", "answer images sent by HTTP with their masks"),
     },
 }
 

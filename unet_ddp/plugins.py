@@ -30,6 +30,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "learning-curve": "unet_ddp.extras.learning_curve.command:main",
         "export": "unet_ddp.extras.onnx.export:main",
         "demo": "unet_ddp.extras.demo.command:main",
+        "serve": "unet_ddp.extras.serve.command:main",
         "demo-data": "unet_ddp.extras.demo_set.command:main",
     },
     # by the kind of masks, when a checkpoint is read: a subclass of Labels, made of its plain values

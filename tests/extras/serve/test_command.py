@@ -1,0 +1,122 @@
+"""The server as people start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.prediction.models import write_model, write_photo
+from tests.prediction.test_predict import run as run_predict
+from tests.ranks import LIMIT, ROOT
+from unet_ddp.__main__ import main
+from unet_ddp.data.labels import Labels
+from unet_ddp.extras.serve.settings import TOKEN
+
+pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+pytest.importorskip("rasterio", reason="the extra serve is not installed")
+
+
+def test_a_server_that_can_t_begin_says_why_before_the_network_is_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOKEN, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["serve", "missing.pt", "--port", port]) == 2
+    said = f"error: --host 127.0.0.1 --port {port}: can't listen there (Address already in use); use another --port\n"
+    assert capsys.readouterr().err == said
+    assert main(["serve", "missing.pt", "--host", "0.0.0.0"]) == 2
+    assert capsys.readouterr().err.startswith("error: --host 0.0.0.0: set UNET_DDP_TOKEN ")
+    assert main(["serve", "missing.pt", "--port", "0"]) == 2
+    assert capsys.readouterr().err.startswith("error: missing.pt: checkpoint not found")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name != "uvicorn" or None)
+    assert main(["serve", "missing.pt"]) == 2
+    assert capsys.readouterr().err == (
+        "error: serve: needs uvicorn, which is not installed; pip install 'unet-ddp[serve]'\n"
+    )
+
+
+@contextmanager
+def serve(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Yield the program and its port; its temporary files are in `temporary`."""
+    (folder / "temporary").mkdir()
+    environment = {**os.environ, "TMPDIR": str(folder / "temporary"), "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-m", "unet_ddp", "serve", "best.pt", "--port", "0", *flags]
+    process = subprocess.Popen(
+        words,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "model: best.pt\n"
+        found = re.fullmatch(
+            r"on http://127\.0\.0\.1:(\d+)/ until Ctrl-C\n", process.stdout.readline()
+        )
+        assert found is not None, process.communicate()
+        yield process, int(found[1])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def post(port: int, content: bytes) -> bytes:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/predict", content, {"Content-Type": "image/png"}
+    )
+    with urllib.request.urlopen(request, timeout=LIMIT) as answer:
+        return bytes(answer.read())
+
+
+def send_half(port: int) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port))
+    head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+    client.sendall(f"{head}Content-Length: 1000\r\n\r\nhalf".encode())
+    return client
+
+
+@pytest.mark.thorough
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_once_all_that_wait_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "best.pt", Labels((0, 255)), scale=1.0)
+    photo = write_photo(tmp_path / "a.png", (900, 900)).read_bytes()
+    assert run_predict("a.png", "-m", "best.pt") == 0
+    mask = (tmp_path / "a_mask.png").read_bytes()
+    flags = "--max-megabytes", "5", "--timeout", "3", "--workers", "1"
+    with serve(tmp_path, *flags) as (process, port), ThreadPoolExecutor(8) as clients:
+        send_half(port).close()
+        with pytest.raises(urllib.error.HTTPError) as refused:  # though it was not read whole
+            post(port, bytes(40_000_000))
+        assert refused.value.code == 413
+        assert json.loads(refused.value.read())["error"].startswith("larger than 5 million bytes")
+        answers = [clients.submit(post, port, photo) for _ in range(8)]
+        assert answers[0].result() == mask
+        half = send_half(port)  # does not hold it for longer than --timeout
+        process.send_signal(number)
+        assert [answer.result() for answer in answers] == [mask] * 8
+        _, log = process.communicate(timeout=LIMIT)
+        half.close()
+    assert process.returncode == 0
+    statuses = re.findall(r"^\S+ \S+ 127\.0\.0\.1 POST /predict (\d+) ", log, flags=re.M)
+    assert sorted(statuses) == ["200"] * 8 + ["408", "413", "499"]
+    assert log.count("\n") == len(statuses)
+    assert [*(tmp_path / "temporary").iterdir()] == []

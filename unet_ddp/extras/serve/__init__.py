@@ -1,0 +1,1 @@
+"""A server: images by HTTP in, masks out."""

@@ -1,0 +1,172 @@
+"""The addresses of the server: who may ask, what is refused, and the log."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from unet_ddp.data.readers.base import TooLargeError
+from unet_ddp.errors import RunError, UserError, one_line
+from unet_ddp.extras.serve.queue import Answer, PredictionQueue
+from unet_ddp.extras.serve.settings import OWN_HOSTS, ServeConfig
+
+_SUFFIXES = {
+    "image/jpeg": ".jpg", "image/png": ".png", "image/gif": ".gif", "image/bmp": ".bmp",
+    "image/webp": ".webp", "image/tiff": ".tif", "application/x-npy": ".npy",
+}  # fmt: skip
+_STATUSES = {
+    TooLargeError: 413, UserError: 400, RunError: 500, asyncio.TimeoutError: 408, ClientDisconnect: 499,
+}  # fmt: skip
+_WORDS = {
+    408: "the body did not arrive in time; the server's --timeout sets it",
+    499: "the client has gone",
+}
+LINGER = 2.0  # seconds for the rest of a refused body: most clients read no answer before
+
+
+class Service:
+    """The answers to requests."""
+
+    def __init__(self, queue: PredictionQueue, config: ServeConfig) -> None:
+        self.queue, self.config = queue, config
+        self.requests = 0  # that are not answered
+
+    def build_app(self) -> Starlette:
+        """Return the application."""
+        routes = [
+            Route("/predict", self.predict, methods=["POST"]),
+            Route("/health", self.say_health),
+            Route("/model", self.describe_model),
+        ]
+        handlers = dict.fromkeys((HTTPException, *_STATUSES), self.refuse) | {
+            Exception: admit_fault
+        }
+        return Starlette(routes=routes, exception_handlers=handlers)
+
+    async def say_health(self, request: Request) -> Response:
+        """Answer anybody that the server runs."""
+        return JSONResponse({"status": "ok"})
+
+    async def describe_model(self, request: Request) -> Response:
+        """Answer with what the network takes and finds."""
+        self.check_client(request)
+        predictor = self.queue.predictor
+        labels, wanted = predictor.labels, predictor.format
+        values = {labels.show(value): name for value, name in labels.named_values.items()}
+        return JSONResponse(
+            {
+                "classes": labels.class_names,
+                "mask_values": values,
+                "threshold": predictor.threshold,
+                "channels": wanted.channels,
+                "dtype": wanted.dtype,
+                "scale": predictor.preprocessing.scale,
+            }
+        )
+
+    async def predict(self, request: Request) -> Response:
+        """Answer an image with its mask, or with JSON if the client accepts that."""
+        began = time.monotonic()
+        self.check_client(request)
+        kind = request.headers.get("content-type", "none").partition(";")[0].strip().lower()
+        if kind not in _SUFFIXES:
+            known = ", ".join(_SUFFIXES)
+            raise HTTPException(415, f"Content-Type {kind}: is no image; use one of {known}")
+        self.check_size(int(request.headers.get("content-length", 0)))
+        if self.requests >= self.config.max_requests:
+            raise HTTPException(503, "too many requests wait; try again", {"Retry-After": "1"})
+        self.requests += 1
+        try:
+            with TemporaryDirectory(dir=self.queue.folder) as folder:
+                path = Path(folder) / f"image{_SUFFIXES[kind]}"
+                await asyncio.wait_for(self.save(request, path), self.config.timeout)
+                content, media_type, line = await self.wait(request, path)
+        finally:
+            self.requests -= 1
+        log(request, 200, f"{time.monotonic() - began:.3f} s, {line}")
+        return Response(content, media_type=media_type)
+
+    def check_client(self, request: Request) -> None:
+        """Refuse a request without the token; if there is none, one of a web page with a name for this machine."""
+        token, host = self.config.token, request.headers.get("host", "")
+        given = request.headers.get("authorization", "").encode()
+        if token is not None and not hmac.compare_digest(given, f"Bearer {token}".encode()):
+            needed = "needs the server's token, as the header Authorization: Bearer TOKEN"
+            raise HTTPException(401, needed, {"WWW-Authenticate": "Bearer"})
+        if token is None and host.partition(":")[0] not in OWN_HOSTS:
+            raise HTTPException(403, f"Host {host}: is not {' or '.join(OWN_HOSTS)}")
+
+    def check_size(self, size: int) -> None:
+        """Refuse a body that is too large."""
+        most = self.config.max_megabytes
+        if size > 1e6 * most:
+            told = f"larger than {most:g} million bytes; the server's --max-megabytes sets it"
+            raise HTTPException(413, told)
+
+    async def save(self, request: Request, path: Path) -> None:
+        """Write the body to a file, up to the limit."""
+        size = 0
+        with path.open("wb") as file:
+            async for part in request.stream():
+                size += len(part)
+                self.check_size(size)
+                file.write(part)
+
+    async def wait(self, request: Request, path: Path) -> Answer:
+        """Return the prediction for a file; of a client that goes before its turn, none is made."""
+        is_json = "application/json" in request.headers.get("accept", "")
+        future = self.queue.predict(path, is_json=is_json)
+        answer = asyncio.wrap_future(future)
+        gone = asyncio.ensure_future(request.receive())  # there is no more to receive
+        both: list[asyncio.Future[Any]] = [answer, gone]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done() and future.cancel():
+                raise ClientDisconnect
+            return await answer
+        finally:
+            gone.cancel()
+            future.cancel()  # if this program ends at once
+
+    async def refuse(self, request: Request, error: Exception) -> Response:
+        """Log an error, and answer with its line: of an image, that of predict.py."""
+        status = getattr(error, "status_code", 0)  # of an HTTPException, as its detail and headers
+        status = status or next(_STATUSES[kind] for kind in _STATUSES if isinstance(error, kind))
+        text = getattr(error, "detail", "") or str(error) or _WORDS[status]
+        folder = re.escape(str(self.queue.folder)) + r"[/\\]\w+[/\\]"  # of one request
+        text = one_line(re.sub(folder, "", text))
+        log(request, status, f"error: {text}")
+        if "expect" not in request.headers:  # or the client waits to be told to send
+            with suppress(asyncio.TimeoutError, ClientDisconnect, RuntimeError):  # or all was read
+                await asyncio.wait_for(_skip(request), LINGER)
+        return JSONResponse({"error": text}, status, getattr(error, "headers", None))
+
+
+async def _skip(request: Request) -> None:
+    async for _ in request.stream():
+        pass
+
+
+async def admit_fault(request: Request, error: Exception) -> Response:
+    """Answer that the fault is ours; uvicorn writes its traceback to the log."""
+    return JSONResponse({"error": "the server has a fault; its log has the traceback"}, 500)
+
+
+def log(request: Request, status: int, text: str) -> None:
+    """Print a line about a request."""
+    client = request.client.host if request.client else "?"
+    line = f"{client} {request.method} {request.url.path} {status} {text}"
+    print(time.strftime("%Y-%m-%d %H:%M:%S"), one_line(line), file=sys.stderr, flush=True)
