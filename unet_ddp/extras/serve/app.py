@@ -34,6 +34,7 @@ _WORDS = {
     408: "the body did not arrive in time; the server's --timeout sets it",
     499: "the client has gone",
 }
+_LONGEST = 500  # characters of what a client says, in the log
 LINGER = 2.0  # seconds for the rest of a refused body: most clients read no answer before
 
 
@@ -168,5 +169,5 @@ async def admit_fault(request: Request, error: Exception) -> Response:
 def log(request: Request, status: int, text: str) -> None:
     """Print a line about a request."""
     client = request.client.host if request.client else "?"
-    line = f"{client} {request.method} {request.url.path} {status} {text}"
+    line = f"{client} {request.method} {request.url.path[:_LONGEST]} {status} {text[:_LONGEST]}"
     print(time.strftime("%Y-%m-%d %H:%M:%S"), one_line(line), file=sys.stderr, flush=True)
