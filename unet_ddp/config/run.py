@@ -63,9 +63,9 @@ class LaunchConfig:
         Kind.DATA,
         Kind.OF_HOST,
         flag("FILE"),
-        Brief("Recipe: carvana, cells, camvid, camvid_imagenet or your own file."),
+        Brief("Recipe: carvana, cells, camvid, NAME_imagenet or your own file."),
     ] = None
-    """Recipe: a YAML file of settings, named as the flags are, or camvid, camvid_imagenet, carvana or cells, which are in the package; flags take precedence."""
+    """Recipe: a YAML file of settings, named as the flags are, or camvid, camvid_imagenet, carvana, cells or cells_imagenet, which are in the package; flags take precedence."""
     stop_after: Annotated[str | None, Kind.EXTENT, flag("N|Nepochs")] = None
     """Stop after N optimizer steps in all, or after N of the --epochs, e.g. 500 or 3epochs; continue with --resume."""
     nproc: Annotated[int, Kind.OF_HOST, N, POSITIVE, Brief("Processes on this machine.")] = 1
