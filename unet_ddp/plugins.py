@@ -144,6 +144,13 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "open_pack": "unet_ddp.extras.packs.pairs:open_pack",
         # any file at an address: (pairs) -> Pairs
         "remote_pairs": "unet_ddp.extras.cloud.pairs:CloudPairs",
+        # any mask in a folder for each class: (pairs) -> Pairs
+        "class_folder_pairs": "unet_ddp.extras.overlap.folders:ClassFolderPairs",
+        # masks are listed, where these may be: (folders of images and masks, files of both by name, stamps, suffix)
+        # -> masks by name
+        "merge_class_masks": "unet_ddp.extras.overlap.folders:merge_class_masks",
+        # the masks' values are known, and not yet their labels: (DataConfig, Table, MaskValues, Report) -> problems
+        "check_planes": "unet_ddp.extras.overlap.checks:check_planes",
         # no data at all: (folder) -> the folder, with the demo set
         "write_demo": "unet_ddp.extras.demo_set.draw:write_demo",
         # masks are grey, and no flag says what their values mean: (Table, MaskValues, ignored value, Report) -> problem

@@ -115,7 +115,8 @@ def check_dataset(
     else:
         groups = group_names(training, config.group_pattern) if split else {}
         pairs = collect([*training, *(validation or [])])
-        scanned, errors = scan(pairs, nodata=config.nodata, channels=config.channels)
+        read = partial(scan, nodata=config.nodata, channels=config.channels)
+        scanned, errors = read(pairs, planes=bool(called(config, "planes")))
         split = _skip_bad(report, errors, split, skip_bad)
         if not scanned:
             return None
@@ -139,7 +140,8 @@ def _find_sides(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None
     if config.val_images is None or config.val_masks is None:
         return training, None
     folders = as_path(config.val_images), as_path(config.val_masks)
-    found = report.attempt(lambda: find_pairs(*folders, report, suffix=config.mask_suffix))
+    listed = partial(find_pairs, *folders, report, suffix=config.mask_suffix)
+    found = report.attempt(lambda: listed(planes=_find_planes(config)))
     return training, collect(replace(p, name=f"validation/{p.name}") for p in found or ())
 
 
@@ -156,7 +158,12 @@ def _find_pairs(config: DataConfig, report: Report) -> Pairs:
             f"no data: {images} and {masks} are empty; using the demo set in {demo}"
         )
         images, masks = demo / "imgs", demo / "masks"
-    return find_pairs(images, masks, report, suffix=config.mask_suffix)
+    return find_pairs(images, masks, report, suffix=config.mask_suffix, planes=_find_planes(config))
+
+
+def _find_planes(config: DataConfig) -> bool:
+    """Return whether a folder for each class is found: with flags for other masks, it is not."""
+    return bool(called(config, "planes")) or not called(config, "label_rules")
 
 
 def _contains_images(folder: Path) -> bool:
@@ -196,6 +203,9 @@ def _choose_labels(
     config: DataConfig, report: Report, table: Table, values: MaskValues
 ) -> Labels | None:
     """Return the classes of the masks; None if their values are a problem."""
+    if problems := find("extras", "check_planes")(config, table, values, report):
+        report.add_problems(problems)
+        return None
     given = config.mask_threshold, config.classes, config.class_names, values.lossy
     if not called(config, "label_rules") and given == (None,) * len(given):  # values say it alone
         ignore = config.ignore_index

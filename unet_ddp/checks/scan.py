@@ -83,12 +83,16 @@ class ScannedPair(NamedTuple):
 
 
 def scan(
-    pairs: Pairs, *, nodata: float | None = None, channels: int | None = None
+    pairs: Pairs,
+    *,
+    nodata: float | None = None,
+    channels: int | None = None,
+    planes: bool = False,
 ) -> tuple[list[ScannedPair], dict[str, str]]:
     """Return the metadata of every pair, and why others can't be read, by name.
 
     All cores read, behind a bar if this is a terminal. `nodata` and `channels` describe the
-    data set; None: each image's own, without alpha.
+    data set; None: each image's own, without alpha. `planes`: masks may have a band for each class.
     """
     files = [
         file
@@ -97,7 +101,7 @@ def scan(
     ]
     paths = [path for path, *_ in files]
     readers = [sorted({each.missing() for each in find_readers(paths)}), describe_readers(paths)]
-    scanner = _Scanner(pairs, nodata, channels, readers)
+    scanner = _Scanner(pairs, nodata, channels, planes, readers)
     results: Iterable[Any] = scanner.read_all(files)
     results = tqdm(
         results, "checking files", len(files), unit="file", leave=False, disable=hides_bars()
@@ -124,11 +128,16 @@ class _Scanner:
     """
 
     def __init__(
-        self, pairs: Pairs, nodata: float | None, channels: int | None, readers: object
+        self,
+        pairs: Pairs,
+        nodata: float | None,
+        channels: int | None,
+        planes: bool,
+        readers: object,
     ) -> None:
         self.pairs, folder = pairs, pairs[0].mask.parent
-        self.options = (nodata, channels)
-        key = f"{READERS} {folder.resolve()} {nodata} {channels} {readers}"
+        self.options, self.planes = (nodata, channels), planes
+        key = f"{READERS} {folder.resolve()} {nodata} {channels} {readers}" + " planes" * planes
         caches = cache_folder()
         self.path = caches and caches / f"scan-{_digest(key)[:16]}.json"
         self.entries: dict[str, Metadata] = {}
@@ -176,7 +185,8 @@ class _Scanner:
         path, is_mask, stamp = file
         found: Metadata
         try:
-            with self.pairs.local(path) as local, Source(local) as source:
+            planes = is_mask and self.planes
+            with self.pairs.local(path) as local, Source(local, planes) as source:
                 if is_mask:
                     found = read_mask_metadata(source)
                 else:

@@ -166,7 +166,8 @@ def find_job(config: EvaluateConfig) -> Job:
     if config.images is not None and config.masks is None:
         pairs = find("extras", "open_pack")(as_path(config.images))
     elif config.images is not None and config.masks is not None:
-        pairs = find_pairs(as_path(config.images), as_path(config.masks))
+        folders = as_path(config.images), as_path(config.masks)
+        pairs = find_pairs(*folders, planes=labels.reads_planes)
     else:
         data = rebuild(model.run, source, labels)
         pairs, groups = data.split.validation, data.groups

@@ -192,7 +192,8 @@ def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
     Their colours lie between two others: three or more do if they are spread widely, as between black
     and white, eight between each two if all are close, as class ids are.
     """
-    if labels.threshold is not None or (labels.names and (labels.rgb or labels.palette)):
+    is_named = labels.names and (labels.rgb or labels.palette)
+    if labels.threshold is not None or labels.reads_planes or is_named:
         return []
     values = sorted(labels.values, key=lambda value: masks.counts.get(value, 0))
     counts = np.array([masks.counts.get(value, 0) for value in values])

@@ -54,6 +54,8 @@ class Labels(ClassValues):
     """How a pixel's class is chosen without a threshold, in words."""
     mask_output: ClassVar[str] = "mask"
     """The output that writes a predicted mask."""
+    reads_planes: ClassVar[bool] = False
+    """Masks may have a folder, band or page for each class, and bit k of their values is class k."""
 
     @property
     def is_binary(self) -> bool:

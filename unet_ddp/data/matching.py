@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from unet_ddp.data.csv_cells import read_rows
-from unet_ddp.data.pairs import Pair, Pairs, Stamp, collect
+from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, collect
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import can_read, list_suffixes
 from unet_ddp.errors import UserError, count_of
@@ -67,12 +67,18 @@ def mask_size_message(mask: Path, mask_size: tuple[int, int], image_size: tuple[
 
 
 def find_pairs(
-    images: Path, masks: Path, report: Report | None = None, *, suffix: str | None = None
+    images: Path,
+    masks: Path,
+    report: Report | None = None,
+    *,
+    suffix: str | None = None,
+    planes: bool = False,
 ) -> Pairs:
     """Return every image in `images` with the mask of its name in `masks`, sorted by name.
 
     Sub-folders are searched; hidden files and files of other types are skipped. Both may be the
-    same folder if the masks' names have a `suffix`, detected if None. Other images are problems.
+    same folder if the masks' names have a `suffix`, detected if None. With `planes`, the masks may be in a
+    folder for each class. Other images are problems.
     """
     report, stamps = report or Report(), dict[str, Stamp]()
     found_images, found_masks = files_by_name(images, stamps), files_by_name(masks, stamps)
@@ -80,16 +86,37 @@ def find_pairs(
         if not found:
             read = ", ".join(list_suffixes())
             raise UserError(f"{folder}: contains no {kind} ({read}); {_advise_on_others(folder)}")
+    if planes:
+        merge = find("extras", "merge_class_masks")
+        found_masks = merge(images, masks, found_images, found_masks, stamps, suffix)
     one_folder = images.resolve() == masks.resolve()
     if suffix is None:
         suffix = detect_suffix(found_images, found_masks, may_be_empty=not one_folder)
     if one_folder and suffix:
         found_masks = {n: files for n, files in found_images.items() if n.endswith(suffix)}
         found_images = {n: files for n, files in found_images.items() if n not in found_masks}
-    pairs, problems = [], []
-    deeper = {name.partition("/")[2] for name in found_masks}
-    for name, files in sorted(found_images.items()):
-        candidates = found_masks.pop(name + suffix, [])
+    pairs, problems = _match_names(found_images, found_masks, (masks, suffix), stamps)
+    report.add_problems(problems)
+    if found_masks:
+        first = found_masks[min(found_masks)][0]
+        report.notes.append(f"{count_of(len(found_masks), 'mask')} without image, e.g. {first}")
+    return collect(pairs)
+
+
+def _match_names(
+    images: Mapping[str, list[str]],
+    masks: dict[str, list[str]],
+    place: tuple[Path, str],
+    stamps: Mapping[str, Stamp],
+) -> tuple[list[Pair], list[str]]:
+    """Return the pairs of files by name, and a line for each other image; remove their masks.
+
+    `place` is the masks' folder, and the suffix of their names.
+    """
+    pairs, problems, (folder, suffix) = [], [], place
+    deeper = {name.partition("/")[2] for name in masks}
+    for name, files in sorted(images.items()):
+        candidates = masks.pop(name + suffix, [])
         if len(files) == len(candidates) == 1:
             known = stamps.get(files[0]), stamps.get(candidates[0])
             pairs.append(Pair(name, as_path(files[0]), as_path(candidates[0]), stamps=known))
@@ -100,12 +127,8 @@ def find_pairs(
             problems.append(f"two masks for {files[0]}: {several}; keep one of them")
         else:
             hint = _CLASSES if name in deeper else _NAMES
-            problems.append(f"no mask for {files[0]}: looked for {masks}/{name}{suffix}.*; {hint}")
-    report.add_problems(problems)
-    if found_masks:
-        first = found_masks[min(found_masks)][0]
-        report.notes.append(f"{count_of(len(found_masks), 'mask')} without image, e.g. {first}")
-    return collect(pairs)
+            problems.append(f"no mask for {files[0]}: looked for {folder}/{name}{suffix}.*; {hint}")
+    return pairs, problems
 
 
 def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:
@@ -205,7 +228,9 @@ def _listed_pair(folder: Path, row: dict[str, str]) -> Pair:
         raise UserError(f"split {side!r}; it is training, validation or test")
     paths = [as_path(name if "://" in name else str(folder / name)) for name in (image, mask)]
     for path in paths:
-        if not (is_address(path) or os.path.isfile(path)):  # pathlib's may raise
+        if is_address(path) or CLASSES_MARK in path.parts:  # `Pairs.find` looks for these
+            continue
+        if not os.path.isfile(path):  # pathlib's may raise
             reason = "is not a file" if os.path.exists(path) else "not found"
             raise UserError(f"{path}: {reason}")
     group = row.get("group") or None  # unstripped: its blanks count

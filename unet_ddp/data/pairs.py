@@ -18,6 +18,9 @@ from unet_ddp.plugins import find
 
 SIDES = (None, "training", "validation", "left out")
 
+CLASSES_MARK = "*"
+"""Part of a mask's path that stands for a folder for each class: masks/*/x.png."""
+
 Stamp = tuple[int, int]
 """Size in bytes and time (ns) of a file."""
 
@@ -140,6 +143,9 @@ def collect(pairs: Iterable[Pair]) -> Pairs:
     """Return the set of pairs, of the kind that can read all files."""
     found = list(pairs)
     files = (file for pair in found for file in (pair.image, pair.mask))
-    kind = find("extras", "remote_pairs") if any(map(is_address, files)) else Pairs
-    collected: Pairs = kind(found)
-    return collected
+    kind = Pairs
+    if any(map(is_address, files)):
+        kind = find("extras", "remote_pairs")
+    elif any(CLASSES_MARK in pair.mask.parts for pair in found):
+        kind = find("extras", "class_folder_pairs")
+    return kind(found)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unet_ddp.checkpoints.file import Content
 from unet_ddp.data.dataset import PreparedData
-from unet_ddp.data.pairs import Pair
+from unet_ddp.data.pairs import Pair, Pairs, Stamp, find_stamp
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError, count_of
@@ -85,12 +85,15 @@ def measure_files(split: Split) -> Tensor:
     """
     if any(side.is_remote or side.scanned for side in (split.training, split.validation)):
         return torch.zeros(0, 2, dtype=torch.int64)
-    pairs = [*split.training, *split.validation]
+    pairs = [(pair, side) for side in (split.training, split.validation) for pair in side]
     sampled = set(_sample(len(pairs)))
     return torch.tensor(
         [
-            [_measure(path, reads=row in sampled) for path in (pair.image, pair.mask)]
-            for row, pair in enumerate(pairs)
+            [
+                _measure(side, path, stamp, reads=row in sampled)
+                for path, stamp in zip((pair.image, pair.mask), pair.stamps, strict=True)
+            ]
+            for row, (pair, side) in enumerate(pairs)
         ]
     )
 
@@ -100,11 +103,14 @@ def _sample(count: int) -> list[int]:
     return sorted(set(rows.tolist()))
 
 
-def _measure(path: Path, *, reads: bool) -> int:
+def _measure(pairs: Pairs, path: Path, stamp: Stamp | None, *, reads: bool) -> int:
     """Return the checksum of a file if it `reads` it, else its size; -1 without a file."""
     try:
-        return zlib.crc32(path.read_bytes()) if reads else path.stat().st_size
-    except OSError:
+        if not reads:
+            return (stamp or find_stamp(path))[0]
+        with pairs.local(path) as local:
+            return zlib.crc32(local.read_bytes())
+    except (OSError, UserError):
         return -1
 
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.readers.base import DTYPES, ImageFormat, OpenFile, Pixels, storage_dtype
+from unet_ddp.data.readers.base import DTYPES, Codes, ImageFormat, OpenFile, Pixels, storage_dtype
 from unet_ddp.data.readers.resize import resize_area, resize_nearest, scaled_size
 from unet_ddp.errors import UserError
+
+MOST_PLANES = 15
+"""Classes that the value of a mask can have a bit for, with another one for ignored pixels."""
+IGNORED_CODE = 1 << MOST_PLANES
+"""Value of a pixel that does not count, in masks of such values."""
 
 _MOST = np.iinfo(np.int32).max
 
@@ -33,18 +39,14 @@ class BandsFile(OpenFile):
         grey = as_pixels(self.read_bands(), self.path).mean(axis=2, dtype=np.float32)
         return cast(NDArray[np.float32], resize_area(grey[..., None], (size, size))[..., 0])
 
-    def read_mask(self, scale: float) -> NDArray[np.int32]:
-        """Return the values of a mask, (H, W), or its colours, (H, W, C)."""
+    def read_mask(self, scale: float) -> Codes:
+        """Return the values of a mask, (H, W), or its colours, (H, W, 3); of `planes`, their codes."""
         bands = self.read_bands()
         if bands.shape[2] in (2, 4) and self.header.has_alpha:
             bands = bands[..., :-1]
-        if bands.shape[2] not in (1, 3):
-            raise UserError(
-                f"{self.path}: {bands.shape[2]} bands; a mask has one, or three of colour; if each "
-                "class has a band, save their argmax"
-            )
+        self._check_count(bands.shape[2])
         with np.errstate(invalid="ignore"):  # nan, which the comparison finds
-            values = bands.astype(np.int32)
+            values: Codes = bands.astype(np.int32)
         wrong = bands[values != bands]
         if wrong.size and not float(wrong[0]).is_integer():
             raise UserError(
@@ -54,9 +56,34 @@ class BandsFile(OpenFile):
             raise UserError(f"{self.path}: mask value {wrong[0]}; use numbers of at most {_MOST}")
         if values.shape[2] == 1:
             values = values[..., 0]
+        elif values.shape[2] != 3:
+            values = join_planes(np.moveaxis(values != 0, 2, 0))
         if scale == 1:
             return values
-        return resize_nearest(values, scaled_size(values.shape[0], values.shape[1], scale))
+        size = scaled_size(values.shape[0], values.shape[1], scale)
+        return cast(Codes, resize_nearest(values, size))
+
+    def _check_count(self, count: int) -> None:
+        """Raise a UserError if a mask can't have so many bands."""
+        if count in (1, 3) or (self.planes and count <= MOST_PLANES):
+            return
+        if self.planes:
+            raise UserError(
+                f"{self.path}: {count} bands; of classes that overlap each has one, and they are at "
+                f"most {MOST_PLANES}"
+            )
+        raise UserError(
+            f"{self.path}: {count} bands; a mask has one, or three of colour; if each class has a "
+            "band, save their argmax"
+        )
+
+
+def join_planes(planes: Iterable[NDArray[np.bool_]]) -> Codes:
+    """Return the codes (H, W) of planes (H, W), at most 16: the first is bit 0, and so on."""
+    codes: NDArray[np.int32] = np.zeros(1, np.int32)
+    for bit, plane in enumerate(planes):
+        codes = codes | plane.astype(np.int32) << bit
+    return codes.astype(np.uint8) if codes.max(initial=0) < 256 else codes
 
 
 def as_pixels(bands: NDArray[Any], source: Path | str) -> Pixels:

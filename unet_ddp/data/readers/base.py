@@ -211,6 +211,8 @@ class OpenFile(ABC):
 
     Only then a prediction asks for `rows`, `place`, `find_places`, `find_format` and `find_scale`.
     """
+    planes = False
+    """True for a mask whose bands or pages may each be a class: bit k of its values is the k-th one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -106,15 +107,16 @@ def describe_readers(paths: Iterable[Path]) -> list[str]:
 class Source(AbstractContextManager["Source"]):
     """An image file, open from its first use until `close`; what it says of itself is read once.
 
-    One thread uses it at a time. An object in storage is fetched once.
+    One thread uses it at a time. An object in storage is fetched once. With `planes` it is a mask whose
+    bands or pages may each be a class; see `OpenFile.planes`.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, planes: bool = False) -> None:
+        self.path, self._planes = path, planes
         self._opened: OpenFile | None = None
 
-    def __reduce__(self) -> tuple[type[Source], tuple[Path]]:
-        return Source, (self.path,)  # another process opens the file itself
+    def __reduce__(self) -> tuple[type[Source], tuple[Path, bool]]:
+        return Source, (self.path, self._planes)  # another process opens the file itself
 
     def close(self, *_: object) -> None:
         """Close the file; using it again opens it again."""
@@ -133,6 +135,7 @@ class Source(AbstractContextManager["Source"]):
         with as_user_error(path):
             if opened is None:
                 opened = self._opened = find_reader(path)(path)
+                opened.planes = self._planes
             yield opened
 
     def _ask(self, question: Callable[[OpenFile], Any]) -> Any:
@@ -156,7 +159,9 @@ class Source(AbstractContextManager["Source"]):
     def header(self) -> Header:
         """Size and format; pixels are not decoded."""
         with self.reading() as opened:
-            return opened.header
+            header = opened.header
+        is_one = self._planes and header.channels != 3  # a mask's planes become one channel
+        return replace(header, channels=1) if is_one else header
 
     def image(
         self, wanted: ImageFormat, *, scale: float = 1.0

@@ -63,7 +63,9 @@ class Layout(NamedTuple):
         """Return the layout of an open file's one image, overviews aside."""
         with suppress(Exception):
             directories = _read_directories(file)
-            (tags,) = [tags for tags in directories if not tags.get(_KIND, 0) & 1]
+            tags, *others = [tags for tags in directories if not tags.get(_KIND, 0) & 1]
+            if others:  # pages, which Pillow refuses even in masks
+                return cls(is_bands=True)
             is_jpeg, extra = tags.get(_COMPRESSION) == _JPEG, tags.get(_EXTRA, ())
             is_plain = (
                 (is_jpeg or tags.get(_PHOTOMETRIC) in (_GREY, _RGB))
@@ -107,7 +109,9 @@ class TiffFile(OpenFile):
             image = None if self.layout.is_bands else identify(self._file)
             if image and image.mode in _READ_BY_PILLOW:
                 return PillowFile(self.path, self._file, image)
-        return TiffBandsFile(self.path, self._file, self.decode)
+        bands = TiffBandsFile(self.path, self._file, self.decode)
+        bands.planes = self.planes
+        return bands
 
     @property
     def header(self) -> Header:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.readers.bands import BandsFile
 from unet_ddp.data.readers.base import Header, refuse_bomb, storage_dtype, upright
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, count_of
 
 ORIENTATION, GDAL_NODATA = 274, 42113  # tags
 SEPARATE = 2  # planar configuration: band after band
@@ -51,7 +51,12 @@ class TiffBandsFile(BandsFile):
                 known[kind] = partial(_inflate, new)
         self._decode = decode  # by another library
         file.seek(0)
-        self._page: Any = _only_page(tifffile.TiffFile(file), path, file.fileno())
+        self._file = file
+        pages: Any = tifffile.TiffFile(file).pages
+        # Overviews are no images of their own.
+        self._pages = [page for page in pages if not getattr(page, "subfiletype", 0) & 1]
+        if len(self._pages) == 1:
+            self._refuse_bomb(self._pages[0])
 
     @cached_property
     def header(self) -> Header:
@@ -64,7 +69,7 @@ class TiffBandsFile(BandsFile):
         return Header(
             sizes["X"],
             sizes["Y"],
-            sizes.get("S", 1) - has_alpha,
+            len(self._pages) if self._is_stack else sizes.get("S", 1) - has_alpha,
             storage_dtype(page.dtype),
             has_alpha=has_alpha,
             nodata=_nodata(page),
@@ -72,14 +77,27 @@ class TiffBandsFile(BandsFile):
         )
 
     @property
+    def _is_stack(self) -> bool:
+        return self.planes and len(self._pages) > 1
+
+    @property
+    def _page(self) -> Any:
+        """The file's one image, or the first page of a stack."""
+        if len(self._pages) > 1 and not self.planes:
+            raise UserError(f"{self.path}: holds several frames or pages; save one image per file")
+        return self._pages[0]
+
+    @property
     def _orientation(self) -> int:
         return int(self._page.tags.valueof(ORIENTATION, default=1))
 
     def read_bands(self) -> NDArray[Any]:
-        """Return the pixels (H, W, C) in the file's own type, upright."""
+        """Return the pixels (H, W, C) in the file's own type, upright; of a stack, C counts its pages."""
         try:
-            stored: NDArray[Any] = np.asarray(self._page.asarray())
-            if stored.ndim == 3 and self._page.planarconfig == SEPARATE:  # (C, H, W)
+            stored = self._read_stack() if self._is_stack else np.asarray(self._page.asarray())
+            if (
+                not self._is_stack and stored.ndim == 3 and self._page.planarconfig == SEPARATE
+            ):  # (C, H, W)
                 stored = np.moveaxis(stored, 0, -1)
         except (ValueError, NotImplementedError) as error:
             if "imagecodecs" not in str(error):
@@ -93,6 +111,31 @@ class TiffBandsFile(BandsFile):
         bands = np.ascontiguousarray(upright(stored, self._orientation))
         return bands[..., None] if bands.ndim == 2 else bands
 
+    def _read_stack(self) -> NDArray[Any]:
+        """Return all pages (H, W, pages), which must be grey and of one size."""
+        self._check_count(len(self._pages))
+        for page in self._pages:
+            self._refuse_bomb(page)
+            if page.shape != self._page.shape or len(page.shape) > 2:
+                raise UserError(
+                    f"{self.path}: has pages of {_describe(self._page)} and of {_describe(page)}; a mask "
+                    "has a grey page for each class, all of one size"
+                )
+        return np.stack([page.asarray() for page in self._pages], axis=-1)
+
+    def _refuse_bomb(self, page: Any) -> None:
+        """Raise a UserError if a page is not safe to decode."""
+        height, width = page.imagelength, page.imagewidth
+        if page.is_tiled:
+            height, width = max(height, page.tilelength), max(width, page.tilewidth)
+        pixel_bytes = page.imagedepth * page.samplesperpixel * page.dtype.itemsize
+        refuse_bomb(self.path, width, height, file=self._file.fileno(), pixel_bytes=pixel_bytes)
+
+
+def _describe(page: Any) -> str:
+    """Return size and bands of a page in words."""
+    return f"{page.imagewidth}x{page.imagelength} with {count_of(page.samplesperpixel, 'band')}"
+
 
 def _inflate(new: Callable[[], Any], data: bytes, *, out: int) -> bytes:
     """Return the `out` bytes that compressed data hold; some programs append rows that nobody needs."""
@@ -101,20 +144,6 @@ def _inflate(new: Callable[[], Any], data: bytes, *, out: int) -> bytes:
     if not decoder.eof:
         raise ValueError("a strip or tile is not as long as the header says")
     return inflated[:out]
-
-
-def _only_page(tiff: Any, path: Path, file: int) -> Any:
-    """Return the file's one image, overviews aside, which must be safe to decode."""
-    pages = [page for page in tiff.pages if not getattr(page, "subfiletype", 0) & 1]
-    if len(pages) > 1:
-        raise UserError(f"{path}: holds several frames or pages; save one image per file")
-    page = pages[0]
-    height, width = page.imagelength, page.imagewidth
-    if page.is_tiled:
-        height, width = max(height, page.tilelength), max(width, page.tilewidth)
-    pixel_bytes = page.imagedepth * page.samplesperpixel * page.dtype.itemsize
-    refuse_bomb(path, width, height, file=file, pixel_bytes=pixel_bytes)
-    return page
 
 
 def _nodata(page: Any) -> float | None:

@@ -14,9 +14,12 @@ class OverlapSettings:
         bool,
         Kind.FIXED,
         Calls("label_rules"),
+        Calls("planes"),
         Excludes("instances", "mask_threshold", "palette", "classes", "invert"),
     ] = False
     """Classes may overlap: masks are a folder for each class, a page of a TIFF for each, or bit fields; each class is learnt and predicted by itself (docs/how-to/overlapping-classes.md)."""
+    all_masks: Annotated[bool, Kind.FIXED] = False
+    """With --overlap: an image that lacks a mask in a class's folder is an error; without the flag, it has no pixel of the class."""
 
     def check(self) -> None:
         """Refuse a setting that needs one class for each pixel."""

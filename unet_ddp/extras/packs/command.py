@@ -13,7 +13,7 @@ import os
 import secrets
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from glob import escape
@@ -30,12 +30,12 @@ from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import naming_recipe
 from unet_ddp.config import DataConfig, TrainConfig, all_but
 from unet_ddp.data.matching import Report
-from unet_ddp.data.pairs import SIDES, Pair
+from unet_ddp.data.pairs import SIDES, Pairs
 from unet_ddp.data.readers.base import as_user_error
 from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.data.splits import OWN_FOLDER
 from unet_ddp.errors import UserError, count_of, print_lines
-from unet_ddp.extras.cloud import Url, delete, local_file, put
+from unet_ddp.extras.cloud import Url, delete, put
 from unet_ddp.extras.cloud.pointer import hash_file
 from unet_ddp.extras.packs.pack_columns import write_columns
 from unet_ddp.extras.packs.pack_index import PackIndex, Shard
@@ -160,10 +160,9 @@ def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shar
     # No other attempt at an address at the same time, which nothing locks, replaces these shards.
     attempt = f"{secrets.token_hex(4)}-" if isinstance(output, Url) else ""
     places = np.zeros((len(table.pairs), 4), np.uint32)
-    bar = tqdm(table.pairs, "packing", unit="pair", leave=False, disable=None)
     begun: list[str] = []
     with _deleting_objects(output, begun):
-        shards = list(_write_shards(output, bar, places, mark, attempt, begun))
+        shards = list(_write_shards(output, table.pairs, places, mark, attempt, begun))
         own = data.split is not None and data.split.how == OWN_FOLDER
         index = PackIndex(
             table.kinds,
@@ -194,14 +193,15 @@ def _index_columns(table: Table, places: NDArray[np.uint32]) -> dict[str, NDArra
 
 def _write_shards(
     output: Path,
-    pairs: Iterable[Pair],
+    pairs: Pairs,
     places: NDArray[np.uint32],
     mark: str,
     attempt: str,
     begun: list[str],
 ) -> Iterator[Shard]:
     """Write pairs to shards, to `places` where they are, to `begun` their names; yield the shards."""
-    rows = iter(enumerate(pairs))
+    bar = tqdm(pairs, "packing", unit="pair", leave=False, disable=None)
+    rows = iter(enumerate(bar))
     row, pair = next(rows, (0, None))
     number = 0
     while pair is not None:
@@ -212,8 +212,8 @@ def _write_shards(
                 while pair is not None and (row == first or tar.offset < SHARD_BYTES):
                     name = member_name(pair.name)
                     places[row] = [
-                        *_add(tar, pair.image, name + pair.image.suffix),
-                        *_add(tar, pair.mask, name + mark + pair.mask.suffix),
+                        *_add(tar, pairs, pair.image, name + pair.image.suffix),
+                        *_add(tar, pairs, pair.mask, name + mark + pair.mask.suffix),
                     ]
                     row, pair = next(rows, (row, None))
             with path.open("rb") as file:
@@ -222,10 +222,10 @@ def _write_shards(
         number += 1
 
 
-def _add(tar: tarfile.TarFile, source: Path, name: str) -> tuple[int, int]:
-    """Add a file byte by byte; return its first block and its size in bytes."""
+def _add(tar: tarfile.TarFile, pairs: Pairs, source: Path, name: str) -> tuple[int, int]:
+    """Add a file of `pairs` byte by byte; return its first block and its size in bytes."""
     member = tarfile.TarInfo(name)
-    with local_file(source) as path, as_user_error(path):
+    with pairs.local(source) as path, as_user_error(path):
         content = path.read_bytes()
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))

@@ -1,0 +1,111 @@
+"""What is said of classes that overlap, or that do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+
+from tests.extras.overlap.test_folders import SIZE, plane, save
+from unet_ddp.checks.check import check_dataset, prepare_data
+from unet_ddp.cli import parse_train
+from unet_ddp.config import DataConfig
+from unet_ddp.data.dataset import SegmentationDataset
+from unet_ddp.data.matching import Report
+from unet_ddp.errors import UserError
+
+IDS = (1, 2, 3, 4)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return four images: organs in rows 0 to 3, tumours in rows 3 to 4, vessels in none."""
+    for k in IDS:
+        pixels = np.random.default_rng(k).integers(0, 255, (*SIZE, 3), np.uint8)
+        save(tmp_path / "i" / f"{k}.png", pixels)
+        save(tmp_path / "m" / "organ" / f"{k}.png", plane(0, 4))
+        save(tmp_path / "m" / "tumour" / f"{k}.png", plane(3, 5))
+        save(tmp_path / "m" / "vessel" / f"{k}.png", plane(0, 0))
+    return tmp_path
+
+
+def configure(folder: Path, *flags: str) -> DataConfig:
+    given = ["--images", str(folder / "i"), "--masks", str(folder / "m"), "--validation", "25"]
+    return parse_train([*given, *flags]).data
+
+
+def check(folder: Path, *flags: str) -> Report:
+    report = Report(collects=True)
+    check_dataset(configure(folder, *flags), report, seed=0)
+    return report
+
+
+def test_folders_that_overlap_need_the_flag(folder: Path) -> None:
+    assert check(folder).problems == [
+        f"{folder}/m: a folder for each class, and 20.0 % of the labelled pixels are in two or more (organ and "
+        f"tumour 20.0 %, e.g. {folder}/m/*/1.png): use --overlap"
+    ]
+    report = check(folder, "--overlap")
+    assert report.problems == []
+    assert report.notes[0] == (
+        "20.0 % of the labelled pixels are in two or more classes: organ and tumour 20.0 % (e.g. "
+        f"{folder}/m/*/1.png)"
+    )
+    assert "classes: organ, tumour, vessel, which may overlap" in report.notes
+
+
+def test_folders_that_do_not_overlap_are_for_the_import(folder: Path) -> None:
+    for k in IDS:
+        save(folder / "m" / "tumour" / f"{k}.png", plane(4, 5))
+    (problem,) = check(folder).problems
+    assert problem.startswith(
+        f"{folder}/m: a folder for each class, and no pixel is in two classes"
+    )
+    assert f"python -m unet_ddp import {folder}/m" in problem
+    report = check(folder, "--overlap")
+    assert report.problems == []
+    assert any("exclusive classes usually learn better" in line for line in report.warnings)
+
+
+def test_masks_that_lack(folder: Path) -> None:
+    for k in IDS[:3]:
+        (folder / "m" / "vessel" / f"{k}.png").unlink()
+    (folder / "m" / "nerve").mkdir()
+    lacking = f"3 of 4 images lack a file in {folder}/m/vessel, e.g. 1"
+    report = check(folder, "--overlap")
+    assert f"{lacking}: background there" in report.notes
+    assert f"{folder}/m/nerve: contains no masks, so it is no class" in report.warnings
+    assert check(folder, "--overlap", "--all-masks").problems == [
+        f"{lacking}; add them, or leave --all-masks out"
+    ]
+
+
+def test_validation_masks_have_the_same_folders(folder: Path) -> None:
+    for k in IDS:
+        save(folder / "vi" / f"{k}.png", plane(0, 1))
+        for name in ("organ", "nerve"):
+            save(folder / "vm" / name / f"{k}.png", plane(0, 1))
+    others = ["--val-images", str(folder / "vi"), "--val-masks", str(folder / "vm")]
+    (problem,) = check(folder, "--overlap", *others).problems
+    assert problem == (
+        f"other folders in {folder}/m (organ, tumour, vessel) than in {folder}/vm (nerve, organ): give both "
+        "the same classes"
+    )
+
+
+def test_a_page_for_each_class(folder: Path) -> None:
+    planes = np.stack([plane(0, 4), plane(3, 5)])
+    for k in IDS:
+        (folder / "p").mkdir(exist_ok=True)
+        tifffile.imwrite(folder / "p" / f"{k}.tif", planes, photometric="minisblack")
+    flags = ["--masks", str(folder / "p"), "--overlap", "--class-names", "organ", "tumour"]
+    data = prepare_data(configure(folder, *flags), seed=0)
+    assert data.notes[0].startswith("20.0 % of the labelled pixels are in two or more classes")
+    pairs, form = data.split.training, data.format
+    dataset = SegmentationDataset(pairs, data.labels, form, scale=1.0)
+    ids = dataset.read_truth(0)
+    assert [has[3, 0] for has in data.labels.planes(ids)] == [True, True]
+    with pytest.raises(UserError, match="holds several frames or pages"):
+        prepare_data(configure(folder, *flags[:2]), seed=0)
