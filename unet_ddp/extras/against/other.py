@@ -68,7 +68,10 @@ def _find_other(config: Any, job: Job) -> Job | Table:
     if not is_address(table) and table.is_file():
         return _read_counts(table, job, classes)
     source = find_model(config.against)
-    model = read_model(source)
+    try:
+        model = read_model(source)
+    except UserError as error:
+        raise UserError(f"--against {error}") from None
     _check_classes(source, check_described(model, source)[1].class_names, classes)
     return replace(job, model=model, source=source, threshold=config.threshold or model.threshold)
 
