@@ -69,6 +69,26 @@ def test_the_rule_names_the_largest_group() -> None:
     assert "3 groups, 98 of 100 images in a: if they belong together, use --group-pattern" in how
 
 
+def test_two_groups_are_named_though_they_are_not_kept_together() -> None:
+    items = [f"a_{n:04d}" for n in range(8)] + ["b_0000", "b_0001"]
+    assert split_pairs(fake_pairs(*items), validation=20, seed=0).how == (
+        "image by image; the names look like 2 groups, 8 of 10 images in a: if they belong together, "
+        "use --group-pattern"
+    )
+    assert split_pairs(fake_pairs("a_1", "b_1"), validation=50, seed=0).how == "image by image"
+
+
+def test_folds_of_too_few_groups_say_what_a_group_is() -> None:
+    items = [f"{group}_{n}" for group in "abc" for n in range(6)]
+    with pytest.raises(UserError) as caught:
+        split_pairs(fake_pairs(*items), validation=0, seed=0, fold=(1, 5))
+    assert str(caught.value) == (
+        "--fold 1/5: there are 3 groups by name, e.g. a (6 images); use fewer folds, or --group-pattern "
+        "'(.+)' if their images do not belong together"
+    )
+    split_pairs(fake_pairs(*items), validation=0, seed=0, pattern="(.+)", fold=(1, 5))
+
+
 @pytest.mark.parametrize("seed", [0, 7])
 @pytest.mark.parametrize(
     ("percent", "count"), [(0, 0), (1, 1), (10, 2), (12.4, 2), (12.6, 3), (50, 10), (90, 18)]
@@ -213,7 +233,7 @@ def test_large_groups_are_dealt_out_first() -> None:
 
 
 def test_more_folds_than_groups() -> None:
-    with pytest.raises(UserError, match="--fold 1/7: there are 6 groups of images"):
+    with pytest.raises(UserError, match="--fold 1/7: there are 6 groups by name, e.g. carax"):
         split_pairs(fake_pairs(*CARS), validation=10, seed=0, fold=(1, 7))
     assert split_pairs(fake_pairs(*CARS), validation=10, seed=0, fold=(6, 6)).validation
 

@@ -83,18 +83,14 @@ def split_pairs(
     groups = _group(pairs, pattern, seed)
     how = groups.how
     if fold is not None:
-        chosen, how = _choose_fold(groups.sizes, *fold), f"fold {fold[0]} of {fold[1]}, {how}"
+        chosen, how = _choose_fold(groups, *fold), f"fold {fold[0]} of {fold[1]}, {how}"
     else:
         target = max(1, round(len(pairs) * validation / 100)) if validation else 0
         chosen = _choose(groups.sizes, target)
         found = int(groups.sizes[chosen].sum())
         is_near = target / 2 <= found <= max(2 * target, 2) and 2 * found <= len(pairs)
         if groups.are_guessed and len(groups.sizes) < len(pairs) and not is_near:
-            name, size = groups.largest
-            how = (
-                f"image by image; the names look like {len(groups.sizes)} groups, {size} of "
-                f"{len(pairs)} images in {name}: if they belong together, use --group-pattern"
-            )
+            how = groups.describe_unused()
             groups = _Groups(pairs, seed, pairs.names)
             chosen = _choose(groups.sizes, target)
     return _divide(pairs, groups, chosen, how)
@@ -168,6 +164,14 @@ class _Groups:
         row = int(np.minimum.reduceat(self.order, self.starts)[self.sizes == size].min())
         return next(islice(self.labels(), row, None)), size
 
+    def describe_unused(self) -> str:
+        """Return how pairs are split whose names look like groups, if these are not used."""
+        name, size = self.largest
+        return (
+            f"image by image; the names look like {len(self.sizes)} groups, {size} of "
+            f"{len(self.order)} images in {name}: if they belong together, use --group-pattern"
+        )
+
 
 def group_names(pairs: Pairs, pattern: str | None) -> dict[str, str]:
     """Return the group of each pair by its name, as `split_pairs` groups them."""
@@ -191,7 +195,10 @@ def _group(pairs: Pairs, pattern: str | None, seed: int) -> _Groups:
         groups.how = f"{len(groups.sizes)} groups by name, e.g. {name} ({size} images)"
         groups.are_guessed = True
         return groups
-    return _Groups(pairs, seed, pairs.names, "image by image")
+    single = _Groups(pairs, seed, pairs.names, "image by image")
+    if 2 == len(groups.sizes) < len(pairs):
+        single.how = groups.describe_unused()
+    return single
 
 
 def _group_by_name(pattern: re.Pattern[str], pairs: Pairs) -> Iterator[str]:
@@ -221,12 +228,15 @@ def _choose(sizes: NDArray[np.int64], target: int) -> NDArray[np.bool_]:
     return chosen
 
 
-def _choose_fold(sizes: NDArray[np.int64], index: int, count: int) -> NDArray[np.bool_]:
+def _choose_fold(groups: _Groups, index: int, count: int) -> NDArray[np.bool_]:
     """Choose the groups of one fold: large ones are dealt out first, to the emptiest fold."""
+    sizes = groups.sizes
     if len(sizes) < count:
-        raise UserError(
-            f"--fold {index}/{count}: there are {len(sizes)} groups of images; use fewer folds"
-        )
+        found, more = f"{len(sizes)} groups of images", ""
+        if groups.are_guessed:
+            found = groups.how
+            more = ", or --group-pattern '(.+)' if their images do not belong together"
+        raise UserError(f"--fold {index}/{count}: there are {found}; use fewer folds{more}")
     chosen = np.zeros(len(sizes), bool)
     filled = [0] * count
     for place in np.argsort(-sizes, kind="stable"):
