@@ -28,7 +28,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, put
-from unet_ddp.extras.transfer.foreign import infer_unet, strip_prefixes
+from unet_ddp.extras.transfer.foreign import infer_unet, strip_prefixes, take_from_module
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.unet import UNet
 from unet_ddp.prediction.backends import LoadedModel, TorchBackend, open_model
@@ -123,6 +123,39 @@ def test_one_sigmoid_output_is_the_same_as_two(photo: Path, tmp_path: Path) -> N
 def test_a_submodule_called_module_is_not_damaged() -> None:
     state = {"module.a": torch.zeros(1), "b.module.c": torch.zeros(1)}
     assert strip_prefixes(state) == (state, [])
+
+
+def test_the_network_in_a_lightning_module_is_found(
+    network: UNet, photo: Path, tmp_path: Path
+) -> None:
+    """Beside it may be a loss's weights and the images' mean."""
+    state = {f"model.{name}": tensor for name, tensor in network.state_dict().items()}
+    rest = {"loss.weight": torch.ones(2), "mean": torch.zeros(1, 3, 1, 1)}
+    for others, left in (({}, ""), (rest, "; left: loss.weight, mean")):
+        content = {"state_dict": {**state, **others}, "pytorch-lightning_version": "2.5.0"}
+        torch.save(content, tmp_path / "x.ckpt")
+        torch.save(network.state_dict(), tmp_path / "x.pth")
+        found = read_model(tmp_path / "x.ckpt")
+        assert found.architecture == read_model(tmp_path / "x.pth").architecture is not None
+        assert f"prefix model. stripped{left}" in found.notes
+        masks = [
+            Predictor.from_checkpoint(tmp_path / name)(photo).mask for name in ("x.ckpt", "x.pth")
+        ]
+        assert np.array_equal(*masks)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"teacher.inc.weight": torch.zeros(1, 1, 3, 3)}, {"model.head.weight": torch.zeros(1)}],
+)
+def test_a_network_that_is_not_alone_or_not_known_keeps_its_prefix(
+    other: dict[str, Tensor],
+) -> None:
+    known = (
+        {} if "model.head.weight" in other else {"model.outc.conv.weight": torch.zeros(2, 4, 1, 1)}
+    )
+    state = {**known, **other}
+    assert take_from_module(state) == (state, None)
 
 
 def test_mismatches_are_named(network: UNet) -> None:

@@ -153,7 +153,7 @@ def _match_names(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> d
     """
     known = {_without_dots(name): name for name in wanted}
     found: dict[str, str] = {}
-    for prefix in ("", "encoder.", "encoder.model."):
+    for prefix in ("", "encoder.", "encoder.model.", "model."):
         keys = {_without_dots(prefix + name): name for name in state}
         matches = {known[key]: name for key, name in keys.items() if key in known}
         found = max(found, matches, key=len)

@@ -14,10 +14,11 @@ from unet_ddp.checkpoints.weights import SavedModel, State
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Colour
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.errors import Limit, UserError, from_plain, typed
+from unet_ddp.errors import Limit, UserError, from_plain, join_some, typed
 from unet_ddp.network.architecture import Architecture
 
 _PREFIXES = ("module.", "_orig_mod.")  # of DDP, DataParallel and torch.compile
+_MODULE = "model."  # of a network that is an attribute of a LightningModule
 _LEVELS = ("model", "state_dict", "model_state_dict", "ema")  # where programs keep the weights
 _HEADS = ("outc.conv.weight", "segmentation_head.0.weight")  # the classic U-Net's and smp's
 _FOREIGN_SCALE = 0.5  # the default of the well-known U-Net scripts, which do not store theirs
@@ -47,6 +48,10 @@ def read_foreign(path: Path, content: Content) -> SavedModel:
     state, prefixes = strip_prefixes(tensors)
     if prefixes:
         notes.append(f"prefix {''.join(prefixes)} stripped")
+    state, others = take_from_module(state)
+    if others is not None:
+        left = f"; left: {join_some(others, 3)}" if others else ""
+        notes.append(f"prefix {_MODULE} stripped{left}")
     try:
         return _describe(state, mask_values, notes)
     except UserError as error:
@@ -81,6 +86,24 @@ def strip_prefixes(state: Mapping[str, Tensor]) -> tuple[State, list[str]]:
             return plain, removed
         removed.append(shared[0])
         plain = {key[len(shared[0]) :]: value for key, value in plain.items()}
+
+
+def take_from_module(state: State) -> tuple[State, list[str] | None]:
+    """Return the network that a Lightning module has as `model`, and the names of its other tensors.
+
+    These may be a loss's weights or the images' mean, but no convolution's. Without such a network: `state`
+    itself, and None.
+    """
+    network = {
+        name.removeprefix(_MODULE): tensor
+        for name, tensor in state.items()
+        if name.startswith(_MODULE)
+    }
+    others = [name for name in state if not name.startswith(_MODULE)]
+    is_known = any(head in network for head in _HEADS)
+    if not is_known or any(state[n].ndim == 4 for n in others if n.endswith(".weight")):
+        return state, None
+    return network, others
 
 
 def infer_unet(state: Mapping[str, Tensor]) -> Architecture | None:
