@@ -139,6 +139,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     # single functions and classes, each asked for by its name alone
     "extras": {
+        # a command line is read, and may have flags of earlier versions: (words, names of the command's settings) -> words
+        "translate_argv": "unet_ddp.extras.earlier.spellings:translate_argv",
+        # a recipe or a checkpoint is read: (settings by their names) -> settings; a second argument begins notes
+        "translate": "unet_ddp.extras.earlier.spellings:translate",
+        # a recipe has a key that is no setting: (key) -> the key if it was one, otherwise nothing
+        "earlier_name": "unet_ddp.extras.earlier.spellings:earlier_name",
         # -- the data
         # tar shards: (their folder) -> Pairs
         "open_pack": "unet_ddp.extras.packs.pairs:open_pack",
@@ -153,6 +159,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "check_planes": "unet_ddp.extras.overlap.checks:check_planes",
         # no data at all: (folder) -> the folder, with the demo set
         "write_demo": "unet_ddp.extras.demo_set.draw:write_demo",
+        # all files are scanned: (what the entries depend on) -> what is known of each file, with get, put and save
+        "open_scans": "unet_ddp.extras.cache.scans:ScanCache",
         # masks are grey, and no flag says what their values mean: (Table, MaskValues, ignored value, Report) -> problem
         "find_numbers": "unet_ddp.extras.objects.numbers:find_numbers",
         # the data are prepared, with --balance: (DataConfig, Table, Labels, Pairs, seed=) -> Draw
@@ -180,13 +188,6 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "run_copy": "unet_ddp.extras.cloud.report:local_run",
         # loaders: (data set, sampler, batch_size=, workers=) -> arguments of DataLoader
         "how_to_read": "unet_ddp.extras.cloud.reading:how_to_read",
-        # -- flags and settings of earlier versions, whose names and units are changed to today's
-        # a command line is read: (words, names of the command's settings) -> words
-        "translate_argv": "unet_ddp.extras.earlier.spellings:translate_argv",
-        # a recipe or a checkpoint is read: (settings by their names) -> settings; a second argument begins notes
-        "translate": "unet_ddp.extras.earlier.spellings:translate",
-        # a recipe has a key that is no setting: (key) -> the key if it was one, otherwise nothing
-        "earlier_name": "unet_ddp.extras.earlier.spellings:earlier_name",
         # -- weights from elsewhere
         # --load, --encoder-weights: (TrainConfig) -> with `describe`, `fit`; None if they are to be downloaded
         "given_weights": "unet_ddp.extras.transfer.fit:read_weights",
@@ -203,8 +204,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "describe_shortage": "unet_ddp.extras.diagnose.memory:describe_shortage",
         # a run begins, with --deterministic: (log) -> its context
         "deterministic": "unet_ddp.extras.diagnose.deterministic:deterministic",
-        # -- --compile
-        # before the first step: (replica, loss, World) -> nn.Module
+        # before the first step, with --compile: (replica, loss, World) -> nn.Module
         "compile_network": "unet_ddp.extras.diagnose.compiled:compile_network",
         # after it: (log)
         "log_uncompiled": "unet_ddp.extras.diagnose.compiled:log_uncompiled",

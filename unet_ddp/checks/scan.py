@@ -1,18 +1,10 @@
-"""Scan of all files before the first step: each is decoded once, and its metadata cached.
-
-A cached entry is valid as long as its file's size and time are the same.
-"""
+"""Scan of all files before the first step: each is decoded once, and its metadata cached."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
-import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +19,7 @@ from unet_ddp.data.readers.read import READERS, Source, describe_readers, find_r
 from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UnreachableError, UserError, hides_bars
-from unet_ddp.files import cache_folder, refuse_special, write_text
+from unet_ddp.plugins import find
 
 THUMBNAIL = 8
 """Pixels on a side of a thumbnail."""
@@ -36,15 +28,14 @@ AT_ONCE = 1 << 24
 """Samples whose squares are summed at a time."""
 CHUNK = 32
 """Files per thread that are read at once."""
-SAVE_EVERY = 10
-"""Seconds, after which a scan saves what it has."""
 
 _MOST_PIXELS = 100_000_000  # a file of a few KB can ask for gigabytes
 _MOST_VALUES = 1024  # kept of a mask: more are no classes in any case
 _HELD = 16  # objects that are fetched at once, and as many ahead
 _share = lru_cache(maxsize=256)(lambda header: header)  # one object for equal ones, with palette
 
-_File = tuple[Path, bool, Stamp | None]  # path, is it a mask, an object's stamp
+ScannedFile = tuple[Path, bool, Stamp | None]
+"""Its path, whether it is a mask, and an object's stamp."""
 
 
 class ImageMetadata(NamedTuple):
@@ -110,7 +101,7 @@ def scan(
         found = list(results)
     finally:
         pairs.fetch_ahead([])
-        scanner.save()
+        scanner.known.save()
     scanned, errors = [], {}
     for pair, image, mask in zip(pairs, found[::2], found[1::2], strict=True):
         faults = [str(each) for each in (image, mask) if isinstance(each, UserError)]
@@ -122,10 +113,7 @@ def scan(
 
 
 class _Scanner:
-    """Reads metadata, or takes it from the cache: a digest and JSON in a file for each folder of masks.
-
-    Headers are stored once each: few differ, and one may have a palette of 256 colours.
-    """
+    """Reads metadata, but of files that an earlier scan with these options has read."""
 
     def __init__(
         self,
@@ -135,52 +123,28 @@ class _Scanner:
         planes: bool,
         readers: object,
     ) -> None:
-        self.pairs, folder = pairs, pairs[0].mask.parent
-        self.options, self.planes = (nodata, channels), planes
-        key = f"{READERS} {folder.resolve()} {nodata} {channels} {readers}" + " planes" * planes
-        caches = cache_folder()
-        self.path = caches and caches / f"scan-{_digest(key)[:16]}.json"
-        self.entries: dict[str, Metadata] = {}
-        self.is_changed = False
-        self.saved = time.monotonic()
-        if self.path is None:
-            return
-        with suppress(OSError, ValueError, AttributeError, LookupError, TypeError):  # no cache yet
-            refuse_special(self.path)
-            digest, text = self.path.read_text(encoding="utf-8").split("\n", 1)
-            if digest != _digest(text):
-                return
-            stored = json.loads(text)
-            headers = [Header(*as_tuples(values)) for values in stored["headers"]]
-            for key, (place, *values) in stored["entries"].items():
-                kind: Any = MaskMetadata if key.startswith("mask") else ImageMetadata
-                self.entries[key] = kind(headers[place], *as_tuples(values))
+        self.pairs, self.options, self.planes = pairs, (nodata, channels), planes
+        folder = pairs[0].mask.parent.resolve()
+        key = f"{READERS} {folder} {nodata} {channels} {readers}" + " planes" * planes
+        self.known = find("extras", "open_scans")(key)
 
-    def read_all(self, files: list[_File]) -> Iterator[Metadata | UserError]:
+    def read_all(self, files: list[ScannedFile]) -> Iterator[Metadata | UserError]:
         """Yield the metadata of each file in order, read by threads if not known."""
-        workers = usable_cores(logical=True)
+        workers, get = usable_cores(logical=True), self.known.get
         pool = ThreadPoolExecutor(workers)
         size = _HELD if any(stamp for *_, stamp in files) else CHUNK * workers
         try:
             for first in range(0, len(files), size):
                 chunk, ahead = files[first : first + size], files[first : first + 2 * size]
-                self.pairs.fetch_ahead(file[0] for file in ahead if file[2] and not self.get(file))
-                found = [self.get(file) or pool.submit(self.read, file) for file in chunk]
+                self.pairs.fetch_ahead(file[0] for file in ahead if file[2] and not get(file))
+                found = [get(file) or pool.submit(self.read, file) for file in chunk]
                 for result in found:
                     yield result.result() if isinstance(result, Future) else result
-                if time.monotonic() - self.saved > SAVE_EVERY:  # a long scan may be killed
-                    self.save()
+                self.known.save(is_end=False)
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def get(self, file: _File) -> Metadata | None:
-        """Return the metadata of the file as it is now, None if that is unknown."""
-        found = self.entries.get(_key(file))
-        with suppress(OSError):
-            return found if found and found.stamp == (file[2] or find_stamp(file[0])) else None
-        return None
-
-    def read(self, file: _File) -> Metadata | UserError:
+    def read(self, file: ScannedFile) -> Metadata | UserError:
         """Read a file's metadata and remember it; called by several threads."""
         path, is_mask, stamp = file
         found: Metadata
@@ -196,37 +160,9 @@ class _Scanner:
             raise
         except UserError as error:
             return error
-        self.entries[_key(file)] = found = found._replace(stamp=stamp or found.stamp)
-        self.is_changed = True
+        found = found._replace(stamp=stamp or found.stamp)
+        self.known.put(file, found)
         return found
-
-    def save(self) -> None:
-        """Write the entries if there are new ones."""
-        if self.is_changed and self.path is not None:
-            self.is_changed = False
-            places: dict[Header, int] = {}
-            entries = {
-                key: [places.setdefault(metadata.header, len(places)), *metadata[1:]]
-                for key, metadata in self.entries.copy().items()
-            }
-            stored = {"headers": [astuple(header) for header in places], "entries": entries}
-            text = json.dumps(stored)
-            with suppress(OSError):
-                write_text(self.path, f"{_digest(text)}\n{text}")
-        self.saved = time.monotonic()
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _key(file: _File) -> str:
-    return f"{'mask' if file[1] else 'image'} {file[0].absolute()}"
-
-
-def as_tuples(value: Any) -> Any:
-    """Return a value read from JSON, its lists as tuples."""
-    return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
 def read_image_metadata(
