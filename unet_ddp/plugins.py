@@ -136,6 +136,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "polygons": "unet_ddp.extras.outputs.polygons:Polygons",
         "rank": "unet_ddp.extras.rank.output:Rank",
         "annotations": "unet_ddp.extras.outputs.annotations:open_annotations",
+        "label_studio": "unet_ddp.extras.outputs.label_studio:LabelStudioFile",
     },
     # single functions and classes, each asked for by its name alone
     "extras": {

@@ -21,6 +21,7 @@ IMAGES = NameFinder(["scan_1", "sub/other", "very/deep/third"])
         ("./other.jpg", "sub/other"),
         ("third.jpg", "very/deep/third"),
         ("/data/local-files/?d=other.jpg", "sub/other"),  # Label Studio's local files
+        ("/data/local-files/?d=sub%2Fo%74her.jpg", "sub/other"),
         ("y/other.jpg", None),  # another folder's
         ("deadbeef-scan_1.png", "scan_1"),  # uploaded to Label Studio
         ("scan_deadbeef-1.png", None),

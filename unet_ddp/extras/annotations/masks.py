@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +100,8 @@ class NameFinder:
         Raises:
             UserError: it may be several.
         """
-        path = unicodedata.normalize("NFC", text).replace("\\", "/").rpartition("?d=")[2]
+        _, is_local, path = text.rpartition("?d=")  # of Label Studio's local files
+        path = unicodedata.normalize("NFC", unquote(path) if is_local else path).replace("\\", "/")
         *folders, last = [part for part in path.split("/") if part not in (".", "..")] or [""]
         stem = last.rpartition(".")[0]
         for end in (stem, last, _UPLOAD.sub("", stem)):

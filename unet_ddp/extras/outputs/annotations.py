@@ -63,7 +63,7 @@ class CocoFile(_Annotations):
         height, width = prediction.size
         about = {"file_name": image.image.name, "width": width, "height": height}
         lines: list[dict[str, Any]] = [about]
-        for k, ring, area in _find_objects(prediction.mask, self.labels):
+        for k, ring, area in find_outlines(prediction.mask, self.labels):
             corner, end = np.min(ring, axis=0), np.max(ring, axis=0)
             outline = [[at for point in ring for at in point]]
             box = [*corner.tolist(), *(end - corner).tolist()]
@@ -102,7 +102,7 @@ class LabelmeFiles(_Annotations):
         """Write the file."""
         (path,) = self.files(image)
         shapes: list[dict[str, Any]] = []
-        for k, ring, _ in _find_objects(prediction.mask, self.labels):
+        for k, ring, _ in find_outlines(prediction.mask, self.labels):
             shape = {"label": self.labels.class_names[k], "points": ring, "shape_type": "polygon"}
             shapes.append({**shape, "group_id": None, "flags": {}})
         height, width = prediction.size
@@ -119,7 +119,7 @@ class LabelmeFiles(_Annotations):
             write_text(path, json.dumps(content, indent=1) + "\n")
 
 
-def _find_objects(mask: Mask, labels: Labels) -> Iterator[tuple[int, Ring, int]]:
+def find_outlines(mask: Mask, labels: Labels) -> Iterator[tuple[int, Ring, int]]:
     """Yield class id, outline and number of pixels of each object."""
     for feature in polygons("", mask, labels):
         about = feature["properties"]

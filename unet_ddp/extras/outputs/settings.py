@@ -25,3 +25,5 @@ class AnnotationSettings:
     place = "predict", "objects"
     annotations: Annotated[str | None, Calls("outputs"), flag("FILE|labelme")] = None
     """Also write the objects for an annotation tool to correct: FILE.json in COCO's format, or with labelme a file next to each mask (needs the extra geo)."""
+    label_studio: Annotated[str | None, Calls("outputs"), flag("FILE")] = None
+    """Also write tasks for Label Studio, whose brush corrects the predictions: FILE.json."""
