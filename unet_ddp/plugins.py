@@ -237,8 +237,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
 def find(point: str, name: str) -> Any:
     """Return the part `name` of a point: built in, of an installed package, or at `module:attribute`.
 
-    A package names it as an entry point of the group `unet_ddp.<point>`. The module of a path is also looked
-    for in the working folder.
+    A package names it by an entry point of the group `unet_ddp.<point>`. A module may be in the working folder, too.
 
     Raises:
         UserError: it can't be imported, or there is none of that name.
