@@ -116,7 +116,7 @@ def check_dataset(
         groups = group_names(training, config.group_pattern) if split else {}
         pairs = collect([*training, *(validation or [])])
         read = partial(scan, nodata=config.nodata, channels=config.channels)
-        scanned, errors = read(pairs, planes=bool(called(config, "planes")))
+        scanned, errors = read(pairs, planes=bool(called(config, "check_planes")))
         split = _skip_bad(report, errors, split, skip_bad)
         if not scanned:
             return None
@@ -163,7 +163,7 @@ def _find_pairs(config: DataConfig, report: Report) -> Pairs:
 
 def _find_planes(config: DataConfig) -> bool:
     """Return whether a folder for each class is found: with flags for other masks, it is not."""
-    return bool(called(config, "planes")) or not called(config, "label_rules")
+    return bool(called(config, "check_planes")) or not called(config, "label_rules")
 
 
 def _contains_images(folder: Path) -> bool:

@@ -33,7 +33,7 @@ def check_planes(config: DataConfig, table: Table, values: MaskValues, report: R
     Without --overlap, such masks are a problem, and others are not looked at.
     """
     roots = _find_roots(table)
-    overlaps = bool(called(config, "planes"))
+    overlaps = bool(called(config, "check_planes"))
     if not roots and not overlaps:
         return []
     folders = {root: class_folders(root) for root in roots}
