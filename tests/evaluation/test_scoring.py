@@ -17,6 +17,7 @@ from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import decide, decode, resize, score_pairs
 from unet_ddp.metrics.counts import Counts, confusion
+from unet_ddp.prediction.activation import SOFTMAX
 from unet_ddp.prediction.predictor import Predictor
 
 TWO, IGNORING = Labels((0, 255)), Labels((0, 255), ignore=9)
@@ -194,9 +195,9 @@ def test_resizing_and_deciding() -> None:
     logits = torch.tensor([[[[0.0, 0.0]], [[2.0, -2.0]]]])  # (1, 2, 1, 2)
     assert resize(logits, torch.Size((1, 2))) is logits
     assert resize(logits, torch.Size((1, 4)))[0, 1, 0].tolist() == [2, 1, -1, -2]
-    assert decide(logits, None).ids.tolist() == [[1, 0]]
-    assert decide(logits, 0.95).ids.tolist() == [[0, 0]]
-    assert decide(torch.zeros(1, 2, 1, 1), 0.5).ids.tolist() == [
+    assert decide(logits, None, SOFTMAX).ids.tolist() == [[1, 0]]
+    assert decide(logits, 0.95, SOFTMAX).ids.tolist() == [[0, 0]]
+    assert decide(torch.zeros(1, 2, 1, 1), 0.5, SOFTMAX).ids.tolist() == [
         [1]
     ]  # at the threshold: foreground
 
@@ -215,7 +216,7 @@ def test_the_masks_that_are_scored_are_those_that_predict_writes_to_the_bit(
     evaluation = score_pairs(predictor, dataset, World(), threshold=threshold, workers=0)
     written = predictor(tmp_path / "a_image.png").mask
     sample = dataset.read(0)
-    band = decide(predictor.logits(sample.image), threshold)
+    band = decide(predictor.logits(sample.image), threshold, SOFTMAX)
     assert np.array_equal(decode(labels, band, sample.truth[0].numpy()), written)
     table = confusion(torch.from_numpy(written)[None], sample.truth, labels.num_classes)
     assert evaluation.confusion.tolist() == table.tolist()

@@ -25,11 +25,11 @@ from unet_ddp.prediction.prediction import (
 
 
 def decide(scores: np.ndarray, threshold: float | None) -> Any:
-    return PredictedBand(slice(None), scores, threshold).ids
+    return PredictedBand(slice(None), scores, threshold, SOFTMAX).ids
 
 
 def to_probabilities(scores: np.ndarray) -> Any:
-    return PredictedBand(slice(None), scores, None).probabilities
+    return PredictedBand(slice(None), scores, None, SOFTMAX).probabilities
 
 
 TWO, THREE = Labels((0, 255)), Labels((0, 1, 2))

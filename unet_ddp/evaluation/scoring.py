@@ -19,7 +19,7 @@ from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fet
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
 from unet_ddp.metrics.counts import Counts
 from unet_ddp.plugins import find
-from unet_ddp.prediction.activation import SOFTMAX, Activation
+from unet_ddp.prediction.activation import Activation
 from unet_ddp.prediction.prediction import PredictedBand
 from unet_ddp.prediction.predictor import Predictor
 
@@ -135,9 +135,7 @@ def resize(logits: Tensor, size: torch.Size) -> Tensor:
     return F.interpolate(logits, size, mode="bilinear", align_corners=False)
 
 
-def decide(
-    logits: Tensor, threshold: float | None, activation: Activation = SOFTMAX
-) -> PredictedBand:
+def decide(logits: Tensor, threshold: float | None, activation: Activation) -> PredictedBand:
     """Return the prediction for logits (1, C, H, W), as predict.py makes it of them; see `Prediction`."""
     scores = activation.reduce(logits)[0].cpu().contiguous().numpy()
     return PredictedBand(slice(None), scores, threshold, activation)

@@ -30,6 +30,9 @@ class Activation(Protocol):
     def find_probabilities(self, scores: Scores) -> Scores:
         """Return the probabilities (C, rows, W) of scores (C, rows, W)."""
 
+    def normalise(self, logits: Tensor) -> Tensor:
+        """Return the probabilities (N, C, H, W) of logits (N, C, H, W); an exported network has it."""
+
     def to_logarithms(self, logits: Tensor) -> Tensor:
         """Return logarithms of probabilities, whose mean over networks is taken."""
 
@@ -65,6 +68,10 @@ class Softmax:
             return torch.from_numpy(scores).softmax(0).numpy()
         second = torch.from_numpy(scores[0]).sigmoid()
         return torch.stack([1 - second, second]).numpy()
+
+    def normalise(self, logits: Tensor) -> Tensor:
+        """Return the softmax over the classes."""
+        return logits.softmax(1)
 
     def to_logarithms(self, logits: Tensor) -> Tensor:
         """Return the log-softmax (N, C, H, W)."""

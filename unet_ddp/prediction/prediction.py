@@ -13,7 +13,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band, Flags, Ids, Mask, Shares, Size, allocate
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.activation import SOFTMAX, Activation, Scores, activation_of
+from unet_ddp.prediction.activation import Activation, Scores, activation_of
 
 ScoreBand = tuple[int, Scores]
 """The first row of a band of scores, and the band."""
@@ -32,7 +32,7 @@ class PredictedBand:
     scores: Scores
     threshold: float | None
     """As that of `Prediction`."""
-    activation: Activation = SOFTMAX
+    activation: Activation
 
     @cached_property
     def ids(self) -> Ids:

@@ -16,6 +16,7 @@ from unet_ddp.evaluation.scoring import decide
 from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.objects.separation import separate, to_shares
+from unet_ddp.prediction.activation import SOFTMAX
 from unet_ddp.prediction.predictor import Predictor
 
 
@@ -23,7 +24,7 @@ def decode(labels: ObjectLabels, probabilities: np.ndarray) -> tuple[np.ndarray,
     """The mask and the extent of probabilities (C, H, W), in one band."""
     _, height, width = probabilities.shape
     logits = torch.from_numpy(probabilities).log()[None]
-    return labels.decode([decide(logits, None)], (height, width))
+    return labels.decode([decide(logits, None, SOFTMAX)], (height, width))
 
 
 def shares(*rows: str) -> np.ndarray:

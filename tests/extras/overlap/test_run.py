@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,11 @@ from PIL import Image
 from tests.ranks import Ranks, call_main, call_train
 from unet_ddp import Predictor
 from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.data.matching import find_pairs
+from unet_ddp.distributed.world import World
+from unet_ddp.evaluation.dataset import EvaluationDataset
+from unet_ddp.evaluation.scoring import score_pairs
+from unet_ddp.extras.report.gallery import make_gallery
 
 CLASSES = ("disc", "square")
 FLAGS = [
@@ -173,3 +180,18 @@ def test_outputs_that_need_one_class_for_each_pixel_are_refused(
     argv += [flag] if "=" in flag else [flag, str(tmp_path / "x.csv")]
     ((status, _, error),) = ranks.run(1, call_main, "predict", argv, str(run))
     assert status == 2 and error.startswith(f"error: {message}"), error
+
+
+def test_the_report_shows_the_masks_that_are_predicted(data: Path, run: Path) -> None:
+    predictor = Predictor.from_checkpoint(run / "best.pt", fold=False)
+    pairs = find_pairs(data / "imgs", data / "masks")
+    dataset = EvaluationDataset(pairs, predictor, full_size=True)
+    evaluation = score_pairs(predictor, dataset, World(), threshold=None, workers=0)
+    pictures = make_gallery(evaluation, predictor, dataset)
+    assert len(pictures) == len(pairs)
+    for picture in pictures:
+        truth = np.asarray(Image.open(data / f"masks/{picture.name}.png"))
+        values = np.asarray(predictor(data / f"imgs/{picture.name}.png").to_image())
+        content = picture.layers["difference"].partition(",")[2]
+        wrong = np.asarray(Image.open(io.BytesIO(base64.b64decode(content)))) > 0
+        assert (wrong == (values != truth)).all(), picture.name

@@ -194,6 +194,13 @@ def test_corrupt_files_of_a_run_are_one_line(
     assert not (folder / "report.html").exists()
 
 
+def test_settings_are_shown_as_they_are_written(folder: Path) -> None:
+    (folder / "config.yaml").write_text("learning_rate: 1e-3\ncrop_size: [128, 0x40]\n")
+    write_report(folder, Pairs(), World())
+    page = (folder / "report.html").read_text()
+    assert "1e-3" in page and "128" in page and "0x40" in page and "Scalar" not in page
+
+
 @pytest.mark.parametrize("name", ["metrics.csv", "config.yaml"])
 def test_a_pipe_among_the_files_of_a_run_is_not_opened(folder: Path, name: str) -> None:
     (folder / name).unlink()

@@ -37,6 +37,10 @@ class Sigmoid:
         """Return the sigmoid of each class; they do not add up to 1."""
         return torch.from_numpy(scores).sigmoid().numpy()
 
+    def normalise(self, logits: Tensor) -> Tensor:
+        """Return the sigmoid of each class."""
+        return logits.sigmoid()
+
     def to_logarithms(self, logits: Tensor) -> Tensor:
         """Return the logarithms for each class and for the rest, (2, N, C, H, W)."""
         return torch.stack([F.logsigmoid(logits), F.logsigmoid(-logits)])

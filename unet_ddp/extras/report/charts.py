@@ -136,7 +136,7 @@ def probability_charts(evaluation: Evaluation) -> list[Chart]:
             Line("share that came true", [each.confidence for each in bins], shares),
             Line("perfect", (0, 1), (0, 1), is_reference=True),
         ],
-        xlabel="winning class's probability" if curve is None else "foreground's probability",
+        xlabel=f"{_whose(evaluation)} probability",
         is_unit_square=True,
     )
     if curve is None:
@@ -154,6 +154,13 @@ def probability_charts(evaluation: Evaluation) -> list[Chart]:
         is_unit_square=True,
     )
     return [thresholds, calibration]
+
+
+def _whose(evaluation: Evaluation) -> str:
+    """Return of what the probabilities of the reliability diagram are."""
+    if evaluation.curve is not None:
+        return "foreground's"
+    return "winning class's" if evaluation.confusion.ndim == 2 else "each class's"
 
 
 def draw(title: str, lines: Sequence[Line], *, xlabel: str, is_unit_square: bool = False) -> Chart:

@@ -44,7 +44,13 @@ _GAP = 4  # pixels between pictures
 def _read_shown(recipe: Path) -> dict[str, Any]:
     """Return the settings in a run's recipe as they are written there; none without it."""
     settings = read_settings(recipe) if recipe.exists() else {}
-    return {name: v.text if isinstance(v, Scalar) else v for name, v in settings.items()}
+    return {name: _as_written(value) for name, value in settings.items()}
+
+
+def _as_written(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_written(each) for each in value]
+    return value.text if isinstance(value, Scalar) else value
 
 
 def write_report(
