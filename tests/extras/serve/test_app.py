@@ -23,6 +23,7 @@ from tests.prediction.test_predict import run as run_predict
 from unet_ddp import Predictor
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
+from unet_ddp.extras.overlap.labels import OverlapLabels
 from unet_ddp.prediction.outputs.png import write_png
 
 pytest.importorskip("starlette", reason="the extra serve is not installed")
@@ -90,6 +91,19 @@ def test_a_mask_is_predict_s_to_the_byte(here: Path, capsys: pytest.CaptureFixtu
             assert got.content == (here / f"{image.stem}_mask.{ending}").read_bytes()
             log = capsys.readouterr().err
             assert " POST /predict 200 " in log and " s, road " in log and log.count("\n") == 1
+
+
+def test_classes_that_overlap_are_pages_of_one_file(here: Path) -> None:
+    write_model(here / "best.pt", OverlapLabels((1, 2, 4)))
+    photo = write_photo(here / "a.png")
+    assert run_predict("a.png", "-m", "best.pt", "--mask-format", "tif") == 0
+    with serving(here) as service:
+        got = connect(service).post("/predict", content=photo.read_bytes(), headers=PNG)
+        headers = {**PNG, "Accept": "application/json"}
+        found = connect(service).post("/predict", content=photo.read_bytes(), headers=headers)
+    assert got.headers["content-type"] == "image/tiff"
+    assert got.content == (here / "a_mask.tif").read_bytes()
+    assert len(found.json()["classes"]) == 3
 
 
 def test_json_has_the_shares_and_predict_s_polygons(here: Path) -> None:
