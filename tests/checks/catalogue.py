@@ -188,6 +188,36 @@ def per_class(folder: Path) -> None:
     (folder / "car").rename(folder / "masks")
 
 
+def in_folders(folder: Path, change: Callable[[Array], Array] = lambda a: np.roll(a, 4, 0)) -> None:
+    """Move all masks to the folder of a class; those of another class are `change`d."""
+    per_class(folder)
+    (folder / "masks" / "tree").mkdir()
+    for path in (folder / "masks" / "car").iterdir():
+        Image.fromarray(change(pixels(path))).save(folder / "masks" / "tree" / path.name)
+
+
+def then(change: Callable[[Path], object]) -> Callable[[Path], None]:
+    """Move masks to the folders of two classes that overlap, and change one."""
+
+    def make(folder: Path) -> None:
+        in_folders(folder)
+        change(folder / "masks" / "tree" / "cx.png")
+
+    return make
+
+
+def many_folders(path: Path) -> None:
+    for number in range(14):
+        shutil.copytree(path.parent, path.parents[1] / f"part{number}")
+
+
+def as_pages(folder: Path) -> None:
+    """Write masks with a page for each of two classes."""
+    each(folder, "masks", lambda p, a: tifffile.imwrite(
+        p.with_suffix(".tif"), np.stack([a, np.roll(a, 4, 0)]), photometric="minisblack"
+    ))  # fmt: skip
+
+
 def colours(array: Array) -> Array:
     return np.where(array[..., None] > 0, [255, 0, 0], [0, 0, 128]).astype(np.uint8)
 
@@ -400,6 +430,21 @@ CASES = [
     Case("instance ids with classes", with_classes, 0, ("classes: background, car, tree, pond, border",), ["--instances", "--class-names", "car", "tree", "pond"]),
     Case("the same, without the third name", with_classes, 2, ("x.tif", "value 3000001", "class * 1000000 + number, both from 1 on, of car, tree"), ["--instances", "--class-names", "car", "tree"]),
     Case("a folder of masks for each class", per_class, 2, ("no mask for", "imgs/ax.png", "python -m unet_ddp import"), ["--instances"]),
+    Case("the same, as classes", per_class, 2, ("no mask for", "imgs/ax.png", "python -m unet_ddp import")),
+    Case("folders of two classes that overlap", in_folders, 2, ("masks: a folder for each class", "are in two or more (car and tree", "use --overlap")),
+    Case("the same, told", in_folders, 0, ("classes: car, tree, which may overlap",), ["--overlap"]),
+    Case("folders of two classes that share no pixel", partial(in_folders, change=lambda a: 255 - a), 2, ("no pixel is in two classes", "python -m unet_ddp import")),
+    Case("the same, to overlap", partial(in_folders, change=lambda a: 255 - a), 0, ("exclusive classes usually learn better",), ["--overlap"]),
+    Case("a class's mask that is missing", then(Path.unlink), 0, ("1 of 6 images lack a file in", "background there"), ["--overlap"]),
+    Case("the same, but all are wanted", then(Path.unlink), 2, ("1 of 6 images lack a file in", "masks/tree, e.g. cx"), ["--overlap", "--all-masks"]),
+    Case("a class's mask of another name", then(lambda p: p.rename(p.with_name("other.png"))), 0, ("1 mask without image",), ["--overlap"]),
+    Case("a class's mask of another size", then(lambda p: Image.new("L", (8, 9)).save(p)), 2, ("masks/tree/cx.png is 8x9", "masks/car/cx.png", "one size"), ["--overlap"]),
+    Case("a class's mask in colour", then(lambda p: Image.fromarray(colours(pixels(p))).save(p)), 2, ("masks/tree/cx.png", "2 colours", "0 and one other value"), ["--overlap"]),
+    Case("soft edges in a class's mask", then(lambda p: Image.fromarray(np.arange(768, dtype=np.uint16).astype(np.uint8).reshape(24, 32)).save(p)), 2, ("masks/tree/cx.png", "256 values", "0 and one other value"), ["--overlap"]),
+    Case("folders of sixteen classes", then(many_folders), 2, ("16 folders of classes", "at most 15"), ["--overlap"]),
+    Case("an empty folder among them", then(lambda p: (p.parents[1] / "sign").mkdir()), 0, ("masks/sign: contains no masks",), ["--overlap"]),
+    Case("a page for each class", as_pages, 2, ("x.tif", "several frames or pages")),
+    Case("a page for each class, which overlap", as_pages, 0, ("classes: 1, 2, which may overlap",), ["--overlap"]),
     Case("instance ids, as classes", numbered, 0, ("classes: 46, mask values 0, 1, 2",), ["--classes", "46"]),
     Case("instance ids, as one class", numbered, 0, ("classes: 2",), ["--mask-threshold", "0"]),
     Case("dark objects on bright ground", masks_as(lambda a: 255 - a), 0, ("--invert",)),

@@ -19,7 +19,7 @@ from unet_ddp.checks.check import check_classes, prepare_data
 from unet_ddp.cli import parse_train
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.data.pairs import Pairs
+from unet_ddp.data.pairs import collect
 from unet_ddp.errors import UserError, one_line
 
 NAMES = [case.name for case in CASES]
@@ -60,7 +60,7 @@ def test_the_check_says_what_is_wrong_and_nothing_else_is_printed(
         data = prepare_data(config.data, seed=0, skip_bad=config.launch.skip_bad_files)
         check_classes(data.labels, config.optimization.class_weights)
         lines = data.notes
-        pairs = Pairs([*data.split.training, *data.split.validation])
+        pairs = collect([*data.split.training, *data.split.validation])
         dataset = SegmentationDataset(
             pairs, data.labels, data.format, scale=1.0, resize_masks=config.data.resize_masks
         )

@@ -16,8 +16,10 @@ from PIL import Image
 from unet_ddp.__main__ import main
 from unet_ddp.checks.check import prepare_data
 from unet_ddp.config import DataConfig
+from unet_ddp.data.matching import read_list
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.extras.annotations import command as import_
+from unet_ddp.extras.overlap.folders import read_codes
 
 SQUARE = [1, 1, 5, 1, 5, 5, 1, 5]
 
@@ -86,6 +88,50 @@ def test_later_or_smaller_objects_are_above(here: Path, capsys: pytest.CaptureFi
         assert run(capsys, content, *flags)[0] == 0
         assert set(np.unique(read_mask(Path("out/a.png"))[1:5, 1:5])) == {value}
         Path("out").rename(f"out{value}")
+
+
+def test_objects_that_overlap_are_kept(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The way there and back: polygons, a folder for each class, codes."""
+    tree = {"category_id": 30, "segmentation": [[2, 2, 8, 2, 8, 6, 2, 6]]}
+    ignored = {"category_id": 5, "segmentation": [SQUARE]}
+    categories = [
+        {"id": 30, "name": "old/tree"},
+        {"id": 4, "name": "car"},
+        {"id": 5, "name": "ignore"},
+    ]
+    content = coco(SQUARE, tree, ignored, images=("a.png", "sub/c.png"), categories=categories)
+    status, text = run(capsys, content, "--overlap", "keep")
+    assert (status, text) == (
+        0,
+        "out: 2 masks of 3 objects; classes background, car, ignore, old/tree\n"
+        "1 images have no mask; --empty all writes empty ones\n"
+        "1 regions to ignore are not kept where classes overlap: left out\n"
+        "class old/tree is in the folder old_tree\n"
+        "train on them with: train.py --list out/pairs.csv --overlap\n",
+    )
+    assert np.unique(read_mask(Path("out/car/a.png"))).tolist() == [0, 255]
+    assert not read_mask(Path("out/car/sub/c.png")).any()
+    expected = np.zeros((6, 8), int)
+    expected[1:5, 1:5] += 1
+    expected[2:6, 2:8] += 2
+    pairs = read_list(Path("out/pairs.csv"))
+    (first,) = (pair for pair in pairs if pair.name.endswith("a"))
+    np.testing.assert_array_equal(read_codes(first.mask), expected)
+    status, text = run(capsys, content, "--overlap", "keep", "--empty", "all", "-o", "whole")
+    assert text.endswith("train.py --images imgs --masks whole --overlap\n")
+    data = prepare_data(DataConfig(images="imgs", masks="whole", overlap=True), seed=0)
+    assert data.labels.class_names == ["car", "old_tree"]
+
+
+def test_what_can_not_be_kept(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = coco(SQUARE, categories=[{"id": 4, "name": "car"}])
+    keep = ["--overlap", "keep"]
+    assert run(capsys, content, *keep)[1] == (
+        "error: file.json: --overlap keep: classes: 1; 2 to 15 can overlap: leave the flag out\n"
+    )
+    assert run(capsys, content, *keep, "--instances")[1] == (
+        "error: --instances and --overlap keep: use one of them\n"
+    )
 
 
 def test_numbers_of_objects(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,9 @@ from tqdm import tqdm
 
 from unet_ddp.cli import parse
 from unet_ddp.data.csv_cells import format_row
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Mask
+from unet_ddp.data.pairs import CLASSES_MARK
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, print_lines, shorten
 from unet_ddp.extras.annotations import masks
@@ -27,6 +30,8 @@ from unet_ddp.extras.annotations.readers import AnnotatedImage, open_source
 from unet_ddp.files import as_local_path, check_writable, ended_by_sigterm, write_errors, write_text
 from unet_ddp.prediction.outputs.mask import write_mask
 from unet_ddp.settings import flag
+
+_BINARY = Labels((0, 255))
 
 
 @dataclass(frozen=True)
@@ -44,8 +49,8 @@ class ImportConfig:
     """Folder of the images; its sub-folders are searched."""
     output: Annotated[str, flag("DIR", "-o")]
     """New folder for the masks, palette.csv and pairs.csv."""
-    overlap: Literal["later", "small"] = "later"
-    """Which of two objects is above. later: the later one in the file, in CVAT by its z-order, of folders by name; small: the smaller one."""
+    overlap: Literal["later", "small", "keep"] = "later"
+    """Which of two objects is above. later: the later one in the file, in CVAT by its z-order, of folders by name; small: the smaller one; keep: both, for train.py --overlap."""
     instances: bool = False
     """Write each object's number, 16 bit, in place of its class; with several classes, class * 1000000 + number, 32 bit."""
     empty: Literal["listed", "all", "none"] = "listed"
@@ -54,6 +59,11 @@ class ImportConfig:
     """The palette.csv of another import, for the same classes."""
     skip_missing: bool = False
     """Leave out annotated images that are not in --images."""
+
+    def check(self) -> None:
+        """Refuse numbers of objects that overlap: a pixel has one number."""
+        if self.instances and self.overlap == "keep":
+            raise UserError("--instances and --overlap keep: use one of them")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -87,9 +97,13 @@ class _Import:
             is_masks = self.file.is_dir() and not any(self.file.rglob("*.json"))
             self.source = (masks.open_folders if is_masks else open_source)(self.file, self.images)
             self.labels = masks.derive_labels(self.source, palette)
-        self.painter = masks.Painter(
-            self.labels, instances=config.instances, small_over_large=config.overlap == "small"
-        )
+            if config.overlap == "keep":
+                self.painter: masks.Painter = masks.PlanePainter(self.labels)
+            else:
+                is_small = config.overlap == "small"
+                self.painter = masks.Painter(
+                    self.labels, instances=config.instances, small_over_large=is_small
+                )
         self.written = self.missing = 0
 
     @contextmanager
@@ -116,8 +130,7 @@ class _Import:
             size = Source(path).header.size
             with self._errors(image.name):
                 mask = self.painter.paint(image, size)
-            mask_name = f"{name}.{self.painter.labels.mask_suffix}"
-            write_mask(mask, self.painter.labels, folder / mask_name)
+            mask_name = self._write_mask(folder, name, mask)
             path = path.parent.resolve() / path.name  # a link's target may have another suffix
             pairs.append((os.path.relpath(path, output), mask_name))
         self.written = len(pairs) - 1
@@ -127,10 +140,20 @@ class _Import:
         if counts["skipped"] and not counts["objects"]:
             raise UserError(f"{self.file}: {masks.only_boxes(counts['skipped'])}")
         write_text(folder / "pairs.csv", "".join(f"{format_row(row)}\n" for row in pairs))
-        if not self.config.instances:
+        if not self.config.instances and not isinstance(self.painter, masks.PlanePainter):
             colours = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in self.labels.colours]
             rows = map(format_row, zip(self.labels.class_names, colours, strict=True))
             write_text(folder / "palette.csv", "\n".join(rows) + "\n")
+
+    def _write_mask(self, folder: Path, name: str, mask: Mask) -> str:
+        """Write the mask of an image; return its path below the folder, * for that of each class."""
+        if isinstance(self.painter, masks.PlanePainter):
+            for place, plane in self.painter.split(mask):
+                write_mask(plane, _BINARY, folder / place / f"{name}.png")
+            return f"{CLASSES_MARK}/{name}.png"
+        mask_name = f"{name}.{self.painter.labels.mask_suffix}"
+        write_mask(mask, self.painter.labels, folder / mask_name)
+        return mask_name
 
     def _find_images(self) -> Iterator[tuple[str, AnnotatedImage]]:
         """Yield the images to write masks of, and their names."""
@@ -167,10 +190,24 @@ class _Import:
             (len(self.images) - self.written, "images have no mask; --empty all writes empty ones"),
             (counts["clipped"], "objects reach beyond their image: clipped"),
             (counts["skipped"], "boxes, ellipses, lines or points have no outline: left out"),
+            (counts["ignored"], "regions to ignore are not kept where classes overlap: left out"),
         ]
         yield from (f"{count} {text}" for count, text in notes if count)
+        if isinstance(self.painter, masks.PlanePainter):
+            yield from self._summarize_planes(self.painter)
+            return
         flags = f"--palette {output}/palette.csv"
         if self.config.instances:
             flags = f"--instances --class-names {shlex.join(self.painter.bodies)}"
             flags += f" --ignore-index {masks.CROWD}" * bool(counts["crowds"])
         yield f"train on them with: train.py --list {output}/pairs.csv {flags}"
+
+    def _summarize_planes(self, painter: masks.PlanePainter) -> Iterator[str]:
+        """Yield the names of folders that are not their classes', and the command to train on them."""
+        for name, folder in zip(painter.bodies, painter.folders, strict=True):
+            if name != folder:
+                yield f"class {name} is in the folder {folder}"
+        data = f"--images {self.config.images} --masks {self.config.output}"
+        if self.written < len(self.images):  # the others have no mask
+            data = f"--list {self.config.output}/pairs.csv"
+        yield f"train on them with: train.py {data} --overlap"

@@ -14,13 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID, Mask, Size, unpack_colour
+from unet_ddp.data.masks import IGNORE_ID, Flags, Mask, Size, unpack_colour
 from unet_ddp.data.matching import Report, detect_suffix, files_by_name
+from unet_ddp.data.readers.bands import MOST_PLANES
 from unet_ddp.data.readers.read import Source as ImageSource
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.readers import AnnotatedImage, Source
 from unet_ddp.extras.annotations.regions import Patch, paste
 from unet_ddp.extras.objects.borders import CLASS_STEP, number_densely
+from unet_ddp.extras.outputs.probabilities import name_parts
 from unet_ddp.extras.palettes.rules import read_palette
 from unet_ddp.plugins import find
 
@@ -161,6 +163,8 @@ def only_boxes(count: int) -> str:
 class Painter:
     """Draws masks, and counts objects by what there is to say of them."""
 
+    dtype: type[np.uint8] | type[np.int32] = np.uint8
+
     def __init__(self, labels: Labels, *, instances: bool, small_over_large: bool) -> None:
         self.values = {name: k for k, name in enumerate(labels.class_names)}
         self.bodies = [name for name in labels.class_names[1:] if name.lower() != "ignore"]
@@ -169,12 +173,16 @@ class Painter:
         self.small_over_large = small_over_large
         self.counts: Counter[str] = Counter()
 
+    def put(self, place: Mask, pixels: Flags, value: int) -> None:
+        """Draw an object's pixels (H, W) in a view (H, W) of the mask; it is above earlier ones."""
+        place[pixels] = value
+
     def paint(self, image: AnnotatedImage, size: Size) -> Mask:
         """Return the class ids (H, W) of an image, or with instances its objects' values."""
         instances = self.instances
         step = CLASS_STEP if instances and len(self.bodies) > 1 else 0
         dtype, most = (np.int32, step) if step else (np.uint16, CROWD)
-        mask, regions = np.zeros(size, dtype if instances else np.uint8), image.regions
+        mask, regions = np.zeros(size, dtype if instances else self.dtype), image.regions
         if image.size not in (None, size):
             found = "{1}x{0}, the image is {3}x{2}".format(*(image.size or size), *size)
             raise UserError(f"annotated as {found}; annotate this file, upright as EXIF says")
@@ -194,8 +202,35 @@ class Painter:
                 value = CROWD if is_crowd else number + step * (1 + self.bodies.index(name))
             patch = region.draw(size)
             place = mask[patch.top :, patch.left :][: len(patch.pixels), : patch.pixels.shape[1]]
-            place[patch.pixels] = value
+            self.put(place, patch.pixels, value)
             self.counts["crowds"] += is_crowd
             self.counts["clipped"] += patch.is_clipped
         self.counts.update(objects=len(regions), skipped=image.skipped)
         return mask
+
+
+class PlanePainter(Painter):
+    """Draws masks in which bit k is the k-th class but the background: all of what overlaps."""
+
+    dtype = np.int32
+
+    def __init__(self, labels: Labels) -> None:
+        super().__init__(labels, instances=False, small_over_large=False)
+        if not 2 <= len(self.bodies) <= MOST_PLANES:
+            found = f"--overlap keep: classes: {len(self.bodies)}"
+            raise UserError(f"{found}; 2 to {MOST_PLANES} can overlap: leave the flag out")
+        self._bits = {self.values[name]: k for k, name in enumerate(self.bodies)}
+        self.folders = name_parts([name.strip(". ") or "unnamed" for name in self.bodies])
+
+    def put(self, place: Mask, pixels: Flags, value: int) -> None:
+        """Draw an object's pixels (H, W) in a view (H, W) of the mask, in the bit of its class."""
+        bit = self._bits.get(value)
+        if bit is not None:
+            place[pixels] |= 1 << bit
+        elif value:
+            self.counts["ignored"] += 1
+
+    def split(self, mask: Mask) -> Iterator[tuple[str, Mask]]:
+        """Yield the folder of each class, and 1 where a painted mask (H, W) has it, else 0."""
+        for bit, folder in enumerate(self.folders):
+            yield folder, (mask >> bit & 1).astype(np.uint8)
