@@ -47,7 +47,7 @@ def test_defaults_and_saved_names() -> None:
         "val_masks": None, "scale": 1.0, "ground_resolution": None, "crop_size": None, "validation": 10.0,
         "group_pattern": None, "fold": None, "channels": None, "nodata": None,
         "classes": None, "class_names": None, "palette": None,
-        "mask_threshold": None, "invert": False, "instances": False, "overlap": False, "ignore_index": None, "resize_masks": False,
+        "mask_threshold": None, "invert": False, "instances": False, "overlap": False, "all_masks": False, "ignore_index": None, "resize_masks": False,
         "balance": 0.0, "scale_jitter": None, "augmentation": "photo",
         "model": "unet", "encoder": None, "encoder_weights": None, "width": 32, "bilinear": False,
         "batch_norm": "global", "checkpointing": False,
