@@ -114,7 +114,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "boundary_weight": "unet_ddp.extras.losses.factors:BoundaryWeight",
         "hard_pixels": "unet_ddp.extras.losses.factors:HardPixels",
     },
-    # when a trained network is loaded, by suffix: (path, device, scale=, fold=, bfloat16=, network=) -> LoadedModel
+    # when a trained network is loaded, by suffix: (path, device, scale=, fold=, bfloat16=, network=, runtime=) -> LoadedModel
     "backends": {
         **dict.fromkeys(("pt", "pth", "ckpt"), "unet_ddp.prediction.backends:open_checkpoint"),
         "onnx": "unet_ddp.extras.onnx.backend:open_onnx",

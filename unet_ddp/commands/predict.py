@@ -79,6 +79,7 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
         threshold=config.threshold,
         ground_resolution=config.ground_resolution,
         network=config.network,
+        runtime=config.runtime,
     )
     if world.is_main:
         count = 0 if config.model else len(list_runs())

@@ -111,9 +111,19 @@ def open_model(source: str | Path, device: torch.device, **how: Any) -> LoadedMo
 
 
 def open_checkpoint(
-    path: Path, device: torch.device, *, scale: float | None = None, **how: Any
+    path: Path,
+    device: torch.device,
+    *,
+    scale: float | None = None,
+    runtime: str | None = None,
+    **how: Any,
 ) -> LoadedModel:
     """Return the network in a checkpoint of ours or of another U-Net program; see `build_model`."""
+    if runtime is not None:
+        raise UserError(
+            f"--runtime {runtime}: is for exported networks, and torch runs {path}; leave the flag "
+            "out, or export it"
+        )
     return build_model(read_model(path, scale), path, device, **how)
 
 

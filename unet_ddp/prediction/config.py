@@ -71,6 +71,8 @@ class PredictConfig:
     """Threads that read, write and, on a CPU, predict (default: one per core)."""
     precision: Literal["auto", "float32"] = "auto"
     """auto: bfloat16 if the network was trained in it and this CPU is faster in it."""
+    runtime: Annotated[str | None, flag("NAME")] = None
+    """Library that runs an exported network (default: the fastest in which its masks were scored)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
 

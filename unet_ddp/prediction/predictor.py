@@ -115,6 +115,7 @@ class Predictor:
         fold: bool = True,
         precision: str = "auto",
         network: str | None = None,
+        runtime: str | None = None,
         **options: Any,
     ) -> Predictor:
         """Return a predictor of the networks in checkpoints (any U-Net program's) or ONNX files.
@@ -126,6 +127,7 @@ class Predictor:
             fold: fold batch norm into the convolutions: faster, but the last bits differ from training's.
             precision: float32, or auto: bfloat16 on a CPU that is faster in it, if the network was trained in it.
             network: "module:function" of your own network, which a checkpoint does not start by itself.
+            runtime: library that runs an exported network (None: the fastest in which its masks were scored).
             **options: tile, overlap, tta, threshold and ground_resolution, as in the class.
 
         Raises:
@@ -134,8 +136,8 @@ class Predictor:
         if not paths:
             raise UserError("no checkpoint was named; give the path of one, or several")
         place = device if isinstance(device, torch.device) else pick_device(device)
-        how: Any = {"bfloat16": predicts_in_bfloat16(precision), "network": network}
-        models = [open_model(path, place, scale=scale, fold=fold, **how) for path in paths]
+        how: Any = {"bfloat16": predicts_in_bfloat16(precision), "network": network, "fold": fold}
+        models = [open_model(path, place, scale=scale, runtime=runtime, **how) for path in paths]
         for path, model in zip(paths[1:], models[1:], strict=True):
             check_match(str(path), model, str(paths[0]), models[0])
         return cls(models, device=place, **options)

@@ -16,8 +16,9 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, put
-from unet_ddp.extras.onnx import backend as module
-from unet_ddp.extras.onnx.backend import METADATA, OnnxBackend, import_extra
+from unet_ddp.extras.onnx import runtimes as module
+from unet_ddp.extras.onnx.backend import METADATA, OnnxBackend
+from unet_ddp.extras.onnx.runtimes import import_extra
 from unet_ddp.network.unet import UNet
 from unet_ddp.prediction.backends import TorchBackend, mean_logits, open_model
 
@@ -30,9 +31,9 @@ def test_onnx_files_are_opened_by_their_suffix(tmp_path: Path) -> None:
 
 
 def test_a_missing_extra_is_named_with_the_command_to_type() -> None:
-    assert import_extra("json", Path("a")).loads("1") == 1
+    assert import_extra("json", "onnx", Path("a")).loads("1") == 1
     with pytest.raises(UserError, match=r"a\.onnx: needs no_such_package.* pip install 'unet-ddp"):
-        import_extra("no_such_package", Path("a.onnx"))
+        import_extra("no_such_package", "onnx", Path("a.onnx"))
 
 
 FACTS = {
@@ -98,6 +99,7 @@ EXPORTS: list[tuple[str, Any, str]] = [
     ("stride", 2**20, "stride: "), ("stride", None, "stride: None"),
     ("bytes_per_pixel", -1, "bytes_per_pixel: "), ("bytes_per_pixel", 1e9, "bytes_per_pixel: "),
     ("bytes_per_pixel", 10**30, "bytes_per_pixel: "), ("classes", ["a"] * 10**5, "classes: "),
+    ("runtimes", ["tensorrt"], "runtimes: "), ("form", 5, "form: "),
 ]  # fmt: skip
 
 
@@ -179,7 +181,7 @@ def test_networks_on_the_device_and_on_the_host_are_an_ensemble() -> None:
     device = torch.device("meta")
     onnx = object.__new__(OnnxBackend)
     logits = np.zeros((1, 2, 40, 56), np.float32)
-    onnx.session, onnx.device = SimpleNamespace(run=lambda *args: [logits]), device
+    onnx.run, onnx.device = lambda pixels: logits, device
     onnx.facts = SimpleNamespace(labels=Labels((0, 255)))  # type: ignore[assignment]
     with torch.device("meta"):
         network = UNet(3, 2, width=2)
@@ -202,9 +204,51 @@ def test_onnxruntime_is_asked_for_providers_that_it_has(monkeypatch: pytest.Monk
             get_available_providers=lambda available=available: available,
             disable_telemetry_events=lambda: None,
         )
-        monkeypatch.setattr(module, "import_extra", lambda name, path, found=runtime: found)
+        monkeypatch.setattr(module, "import_extra", lambda *_, found=runtime: found)
         for name in ("cuda", "cpu"):
             with pytest.raises(UserError, match="no ONNX file"):
                 OnnxBackend(Path("a.onnx"), torch.device(name))
     cpu, gpu = ["CPUExecutionProvider"], ["CUDAExecutionProvider", "CPUExecutionProvider"]
     assert asked == [cpu, cpu, gpu, cpu]
+
+
+@pytest.mark.parametrize(
+    ("listed", "installed", "chosen"),
+    [
+        (["openvino", "onnxruntime"], ["onnxruntime", "openvino"], "openvino"),
+        (["openvino", "onnxruntime"], ["onnxruntime"], "onnxruntime"),
+        (["onnxruntime"], ["onnxruntime", "openvino"], "onnxruntime"),
+        (["openvino"], ["onnxruntime"], "onnxruntime"),
+    ],
+)
+def test_the_fastest_runtime_that_passed_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, listed: list[str], installed: list[str],
+    chosen: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("unet_ddp.extras.onnx.backend.list_installed", lambda: installed)
+    monkeypatch.setattr("unet_ddp.extras.onnx.backend.open_run", lambda *_: None)
+    model = open_session(monkeypatch, tmp_path, Session(json.dumps({**FACTS, "runtimes": listed})))
+    assert model.backend.runtime == chosen
+    (note,) = model.notes
+    assert note.startswith("run by " if chosen in listed else "warning: run by ") and chosen in note
+
+
+def test_a_runtime_that_is_named_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("unet_ddp.extras.onnx.backend.open_run", lambda *_: None)
+    open_session(monkeypatch, tmp_path, Session(json.dumps(FACTS)))
+    model = open_model(tmp_path / "a.onnx", CPU, runtime="openvino")
+    assert model.notes == [
+        "warning: run by openvino, where its masks were not compared with its checkpoint's; that "
+        "was in onnxruntime"
+    ]
+    with pytest.raises(UserError, match="--runtime tensorrt: must be one of onnxruntime, openvino"):
+        open_model(tmp_path / "a.onnx", CPU, runtime="tensorrt")
+    with pytest.raises(UserError, match=r"--runtime openvino: is for exported .*a\.pt"):
+        open_model(tmp_path / "a.pt", CPU, runtime="openvino")
+
+
+def test_a_file_for_other_programs_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"a\.onnx: its --whole form is for other programs"):
+        open_session(monkeypatch, tmp_path, Session(json.dumps({**FACTS, "form": "--whole"})))

@@ -23,15 +23,10 @@ from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.extras.onnx import backend
 from unet_ddp.extras.onnx import export as module
-from unet_ddp.extras.onnx.export import (
-    LARGEST_DIFFERENCE,
-    ExportConfig,
-    Exported,
-    export,
-    largest_difference,
-)
+from unet_ddp.extras.onnx import runtimes
+from unet_ddp.extras.onnx.export import ExportConfig, export
+from unet_ddp.extras.onnx.tracing import LARGEST_DIFFERENCE, Exported, largest_difference
 
 LABELS = Labels((0, 200), palette=((1, 2, 3),) * 200 + ((4, 5, 6),), names=("road", "car"))
 
@@ -56,12 +51,16 @@ def test_onnx_is_the_network_and_predicts(here: Path, capsys: pytest.CaptureFixt
     assert run("a.pt", "a.onnx") == 0
     lines = capsys.readouterr().out.splitlines()
     assert (
-        lines[0] == "a.onnx: classic U-Net of width 4, transposed upsampling, 3 channels, 2 classes"
+        lines[0]
+        == "a.onnx: classic U-Net of width 4, transposed upsampling, 3 channels, 2 classes, float32"
     )
     assert (
         "(N, H, W, 3) of uint8, at scale 0.5, to logits and probabilities (N, 2, H, W)" in lines[1]
     )
     assert lines[2].startswith("  probabilities differ by at most ") and "131x97" in lines[2]
+    assert lines[3:] == [
+        "  not scored: a.pt does not say which images it was validated on; use --images and --masks"
+    ]
     session = onnxruntime.InferenceSession("a.onnx", providers=["CPUExecutionProvider"])
     metadata = json.loads(session.get_modelmeta().custom_metadata_map["unet_ddp"])
     assert metadata["classes"] == ["road", "car"] and metadata["threshold"] == 0.5
@@ -112,9 +111,10 @@ def test_a_file_that_computes_something_else_is_not_kept(
     assert largest_difference(module_, backend, model.preprocessing) > 1e-4
     backend = lambda pixels: module_(pixels)[0]  # noqa: E731
     assert largest_difference(module_, backend, model.preprocessing) < 1e-6
-    monkeypatch.setattr(module, "import_extra", lambda name, path: None)
-    monkeypatch.setattr(module, "write_onnx", lambda module, model, path: path.write_text("x"))
-    monkeypatch.setattr(module, "OnnxBackend", lambda path, device: SimpleNamespace())
+    monkeypatch.setattr(module, "import_extra", lambda *_: None)
+    monkeypatch.setattr(module, "trace_network", lambda *_: None)
+    monkeypatch.setattr(module, "write_graph", lambda graph, facts, path: path.write_text("x"))
+    monkeypatch.setattr(module, "OnnxBackend", lambda *_: SimpleNamespace())
     monkeypatch.setattr(module, "largest_difference", lambda *args: 1.1e-4)
     monkeypatch.setattr(module, "largest_rounding", lambda *args: 2e-5)
     with pytest.raises(RunError, match=r"b\.onnx: not kept: .* 1\.1e-04 from those of a\.pt"):
@@ -149,9 +149,10 @@ def test_a_network_that_is_not_for_any_size_is_named(
         def __call__(self, pixels: torch.Tensor) -> None:
             raise UserError(f"{self.path}: can't be run on 96x64 pixels (Gather)")
 
-    monkeypatch.setattr(module, "import_extra", lambda name, path: None)
-    monkeypatch.setattr(module, "write_onnx", lambda module, model, path: path.write_text("x"))
-    monkeypatch.setattr(module, "OnnxBackend", lambda path, device: Broken())
+    monkeypatch.setattr(module, "import_extra", lambda *_: None)
+    monkeypatch.setattr(module, "trace_network", lambda *_: None)
+    monkeypatch.setattr(module, "write_graph", lambda graph, facts, path: path.write_text("x"))
+    monkeypatch.setattr(module, "OnnxBackend", lambda *_: Broken())
     assert run("a.pt", "b.onnx") == 2
     assert capsys.readouterr().err == (
         "error: b.onnx: can't be run on 96x64 pixels (Gather); as an ONNX file unet has no form for "
@@ -168,6 +169,23 @@ def test_a_network_that_is_not_for_any_size_is_named(
         (["nowhere.pt", "b.onnx"], "nowhere.pt: "),
         (["a.pt", "s3://bucket/b.onnx"], "s3://bucket/b.onnx: is an address"),
         (["a.pt", "b.onnx", "-s", "0.5"], "--scale 0.5"),
+        (["a.pt", "b.onnx", "--whole", "--qgis"], "--whole and --qgis: use one of them"),
+        (["a.pt", "b.onnx", "--images", "."], "--images and --masks: use both or neither"),
+        (["a.pt", "b.onnx", "--calibration", "."], "--calibration: is for --precision int8"),
+        (["a.pt", "b.onnx", "--tolerance", "2"], "--tolerance 2"),
+        *(
+            (
+                ["a.pt", "b.onnx", *words],
+                "a.pt does not say which images it was validated on; use --images and --masks",
+            )
+            for words in (
+                ["--whole"],
+                ["--qgis"],
+                ["--precision", "int8"],
+                ["--precision", "float16"],
+                ["--runtime", "onnxruntime"],
+            )
+        ),
         (["a.pt"], "file"),
     ],
 )
@@ -175,7 +193,7 @@ def test_mistakes(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     argv: list[str], message: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(module, "import_extra", lambda name, path: None)
+    monkeypatch.setattr(module, "import_extra", lambda *_: None)
     (here / "there.ONNX").write_bytes(b"mine")
     assert run(*argv) == 2
     err = capsys.readouterr().err
@@ -186,10 +204,7 @@ def test_mistakes(
 def test_an_export_does_not_replace_its_checkpoint(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "import_extra", lambda name, path: None)
-    monkeypatch.setattr(module, "write_onnx", lambda network, model, path: path.write_text("x"))
-    monkeypatch.setattr(module, "OnnxBackend", lambda path, device: path)
-    monkeypatch.setattr(module, "largest_difference", lambda *args: 0.0)
+    monkeypatch.setattr(module, "import_extra", lambda *_: None)
     (here / "a.onnx").hardlink_to(here / "a.pt")
     before = (here / "a.onnx").read_bytes()
     (here / "run").mkdir()
@@ -222,10 +237,12 @@ def test_onnxruntime_is_told_not_to_report_before_it_is_imported(
     seen = []
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
     monkeypatch.setattr(
-        backend, "import_module", lambda name: seen.append(os.environ["ORT_DISABLE_TELEMETRY"])
+        runtimes, "import_module", lambda name: seen.append(os.environ["ORT_DISABLE_TELEMETRY"])
     )
-    backend.import_extra("onnxruntime", Path("a.onnx"))
+    runtimes.import_extra("onnxruntime", "onnx", Path("a.onnx"))
     assert seen == ["1"]
+    with pytest.raises(ImportError):  # OpenVINO reports with it that it was imported
+        __import__("openvino_telemetry")
 
 
 def test_onnx_files_that_can_not_be_used(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,9 @@
-"""Networks that are exported to ONNX, run by onnxruntime."""
+"""Networks that are exported to ONNX, run by onnxruntime or OpenVINO."""
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +15,8 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Colour
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import is_out_of_memory
-from unet_ddp.errors import Limit, UserError, check_installed, from_plain, shorten
+from unet_ddp.errors import Limit, UserError, from_plain, join_some, shorten
+from unet_ddp.extras.onnx.runtimes import RUNTIMES, list_installed, open_run, open_session
 from unet_ddp.prediction.backends import LoadedModel
 
 METADATA = "unet_ddp"  # key of our metadata in an exported file
@@ -34,9 +33,15 @@ class OnnxFacts:
     bytes_per_pixel: Annotated[int, Limit(1, 2**20)]
     classes: tuple[str, ...] = ()
     colours: tuple[Colour, ...] = ()
+    runtimes: tuple[Annotated[str, RUNTIMES], ...] = RUNTIMES[:1]
+    """The ones that it was scored in, the fastest first."""
+    form: str = ""
+    """The flag of `export` that added steps to the network."""
 
     def check_ends(self, inputs: Any, outputs: Any) -> None:
         """Refuse a file whose input or output is not of these pixels and classes."""
+        if self.form:
+            raise UserError(f"its {self.form} form is for other programs, and has no logits")
         pixels, classes = self.preprocessing, self.labels.num_classes
         kind = f"tensor({pixels.dtype.replace('float32', 'float')})"
         for ends, name, place, size, expected in (
@@ -52,26 +57,13 @@ class OnnxFacts:
 
 
 class OnnxBackend:
-    """A network that `python -m unet_ddp export` wrote, run by onnxruntime."""
+    """A network that `python -m unet_ddp export` wrote, run by onnxruntime or OpenVINO."""
 
     input_device = torch.device("cpu")  # which it copies from itself
 
-    def __init__(self, path: Path, device: torch.device) -> None:
-        onnxruntime = import_extra("onnxruntime", path)
-        has_gpu = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
-        providers = ["CUDAExecutionProvider"] if has_gpu and device.type == "cuda" else []
-        providers.append("CPUExecutionProvider")
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # what it writes to stderr, it raises too
-        options.intra_op_num_threads = torch.get_num_threads()
-        try:
-            self.session: Any = onnxruntime.InferenceSession(
-                os.fspath(path), options, providers=providers
-            )
-            metadata = self.session.get_modelmeta().custom_metadata_map.get(METADATA)
-        except Exception as error:  # onnxruntime raises classes of its own, some of them private
-            reason = " ".join(str(error).split())[:160]
-            raise UserError(f"{path}: no ONNX file, or a corrupt one ({reason})") from None
+    def __init__(self, path: Path, device: torch.device, runtime: str | None = None) -> None:
+        self.session: Any = open_session(path, device)
+        metadata = self.session.get_modelmeta().custom_metadata_map.get(METADATA)
         if metadata is None:
             raise UserError(
                 f"{path}: not exported by unet_ddp: its classes and scale are unknown; write it "
@@ -83,19 +75,25 @@ class OnnxBackend:
         except (ValueError, RecursionError) as error:  # UserError and what json raises
             reason = str(error) if isinstance(error, UserError) else "its metadata is not JSON"
             raise UserError(f"{path}: {reason}; export it again") from None
+        self.runtime = runtime or self._choose_runtime(device)
+        self.run = open_run(self.session, path, self.runtime)
         self.path = path
         self.device = device
         self.stride = self.facts.stride
         self.bytes_per_pixel = self.facts.bytes_per_pixel
+
+    def _choose_runtime(self, device: torch.device) -> str:
+        """Return the fastest runtime that it was scored in and that is installed; on a GPU onnxruntime."""
+        installed = list_installed() if device.type == "cpu" else []
+        return next((name for name in self.facts.runtimes if name in installed), RUNTIMES[0])
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return logits, see `Backend`."""
         count, height, width, _ = pixels.shape
         reason = ""
         try:
-            feed = {"pixels": np.ascontiguousarray(pixels.cpu().numpy())}
-            (logits,) = self.session.run(["logits"], feed)
-        except Exception as error:  # see above
+            logits = self.run(np.ascontiguousarray(pixels.cpu().numpy()))
+        except Exception as error:  # see `open_session`
             if is_out_of_memory(error):
                 raise torch.OutOfMemoryError(str(error)) from None
             reason = " ".join(str(error).split())[:160]
@@ -107,22 +105,26 @@ class OnnxBackend:
 
 
 def open_onnx(
-    path: Path, device: torch.device, *, scale: float | None = None, **_: Any
+    path: Path,
+    device: torch.device,
+    *,
+    scale: float | None = None,
+    runtime: str | None = None,
+    **_: Any,
 ) -> LoadedModel:
     """Return the network in an ONNX file of ours; it runs as it was exported."""
     if not path.is_file():
         raise UserError(f"{path}: not found")
-    backend = OnnxBackend(path, device)
+    if runtime not in (None, *RUNTIMES):
+        raise UserError(f"--runtime {runtime}: must be one of {', '.join(RUNTIMES)}")
+    backend = OnnxBackend(path, device, runtime)
     facts, preprocessing = backend.facts, backend.facts.preprocessing
     if scale is not None:
         raise UserError(
             f"--scale {scale:g}: this file has its scale, {preprocessing.scale:g}; leave the flag out"
         )
-    return LoadedModel(backend, facts.labels, preprocessing, facts.threshold, [])
-
-
-def import_extra(name: str, path: Path) -> Any:
-    """Return a module of the extra `onnx`, which `path` needs; a UserError if not installed."""
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime reports to its maker
-    check_installed(name, "onnx", path)
-    return import_module(name)
+    note = f"run by {backend.runtime}"
+    if backend.runtime not in facts.runtimes:
+        scored = join_some([*facts.runtimes], len(RUNTIMES))
+        note = f"warning: {note}, where its masks were not compared with its checkpoint's; that was in {scored}"
+    return LoadedModel(backend, facts.labels, preprocessing, facts.threshold, [note])

@@ -1,39 +1,47 @@
-"""A checkpoint as an ONNX file for other programs."""
+"""A checkpoint as an ONNX file for other programs, which is written only if its masks are as good."""
 
 from __future__ import annotations
 
 import copy
 import json
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal, cast
 
-import numpy as np
 import torch
 import tyro
-from torch import Tensor, nn
 
-from unet_ddp.checkpoints.weights import find_model, read_model
+from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
 from unet_ddp.cli import parse
-from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.errors import RunError, UserError, print_lines
-from unet_ddp.extras.onnx.backend import METADATA, OnnxBackend, import_extra
+from unet_ddp.errors import Limit, RunError, UserError, join_some, print_lines
+from unet_ddp.extras.onnx.backend import METADATA, OnnxBackend
+from unet_ddp.extras.onnx.export_data import Scored, find_scored, read_calibration
+from unet_ddp.extras.onnx.gate import Verdict, judge, open_predict, with_network
+from unet_ddp.extras.onnx.quantisation import find_layers, quantised
+from unet_ddp.extras.onnx.runtimes import RUNTIMES, extra_of, import_extra, list_installed
+from unet_ddp.extras.onnx.tracing import (
+    LARGEST_DIFFERENCE,
+    ROUNDINGS,
+    SIZES,
+    Exported,
+    largest_difference,
+    largest_rounding,
+    trace_network,
+)
+from unet_ddp.extras.onnx.whole_image import add_image_steps, add_qgis_steps, describe_for_qgis
 from unet_ddp.files import as_local_path, check_no_input, replacing, write_errors
-from unet_ddp.prediction.backends import LoadedModel, TorchBackend, build_model
-from unet_ddp.settings import flag
+from unet_ddp.prediction.backends import LoadedModel, build_model
+from unet_ddp.settings import Excludes, flag
 
-LARGEST_DIFFERENCE = 1e-4  # of probabilities, between an exported file and its network
-_ROUNDINGS = 4  # as many times its own error in float32 may a file differ from a network
-_SIZES = ((1, 64, 96), (2, 97, 131), (1, 33, 50), (1, 9, 21), (1, 160, 240))  # (N, H, W)
-_TRACED = (2, 75, 107)  # sides that no stride divides
 _CPU = torch.device("cpu")
+_SHOWN = 8  # layers in a line
+SCORES = "unet_ddp_scores"  # key of the scores in an exported file
 
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """Write a checkpoint as an ONNX file for other programs.
+    """Write a checkpoint as an ONNX file for other programs, if its masks are as good.
 
     python -m unet_ddp export best.pt model.onnx
     """
@@ -42,12 +50,40 @@ class ExportConfig:
     """The checkpoint or its run's folder, or an address (s3://…)."""
     output: Annotated[str, tyro.conf.Positional, flag("FILE")]
     """The file to write, .onnx."""
+    whole: Annotated[bool, Excludes("qgis")] = False
+    """From images of any size to mask values: resizing, and threshold or most probable class, are in the file."""
+    qgis: bool = False
+    """With the input, the output and the metadata of QGIS's plugin Deepness."""
+    precision: Literal["float32", "float16", "int8"] = "float32"
+    """float16: half the size; int8: a quarter of it, and faster on CPUs, calibrated on training images."""
+    runtime: Literal["auto", "onnxruntime", "openvino"] = "auto"
+    """Score the masks in this runtime (auto: in each that is installed; one has to pass)."""
+    images: Annotated[str | None, flag("DIR")] = None
+    """Folder of images to score the masks on (default: the validation images of the checkpoint's run)."""
+    masks: Annotated[str | None, flag("DIR")] = None
+    """Folder of their masks."""
+    tolerance: Annotated[float, flag("DICE"), Limit(at_least=0, at_most=1)] = 0.002
+    """Write no file if Dice is lower than the checkpoint's by more than this."""
+    calibration: Annotated[str | None, flag("DIR")] = None
+    """int8: folder of images to calibrate on (default: the training images of the checkpoint's run)."""
     network: Annotated[str | None, flag("MODULE:FUNCTION")] = None
     """The network of your own that the checkpoint was trained with: a checkpoint starts no code."""
     scale: Annotated[float | None, flag("FACTOR", "-s")] = None
     """Scale of the images for a checkpoint of another program, which does not contain it (default: 0.5)."""
     overwrite: bool = False
     """Replace an existing file."""
+
+    def check(self) -> None:
+        """Refuse images without masks, and calibration of what is not in int8."""
+        if (self.images is None) != (self.masks is None):
+            raise UserError("--images and --masks: use both or neither")
+        if self.calibration is not None and self.precision != "int8":
+            raise UserError(f"--calibration: is for --precision int8, not {self.precision}")
+
+    @property
+    def form(self) -> str:
+        """The flag that adds steps to the network, empty if there is none."""
+        return "--whole" if self.whole else "--qgis" if self.qgis else ""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -56,30 +92,36 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-class Exported(nn.Module):
-    """A network with its normalisation and softmax."""
-
-    mean: Tensor
-    factor: Tensor
-
-    def __init__(self, network: nn.Module, preprocessing: Preprocessing) -> None:
-        super().__init__()
-        self.network = network
-        mean = torch.tensor(preprocessing.fill)
-        std = torch.tensor(preprocessing.std) * ((preprocessing.high - preprocessing.low) or 1.0)
-        self.register_buffer("mean", mean.view(1, -1, 1, 1))
-        self.register_buffer("factor", (1 / std).view(1, -1, 1, 1))
-
-    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits and probabilities (N, num_classes, H, W) of pixels (N, H, W, C)."""
-        images = pixels.permute(0, 3, 1, 2).to(self.mean.dtype)  # (N, C, H, W)
-        images = (images - self.mean) * self.factor
-        logits: Tensor = self.network(images)
-        return logits, logits.softmax(1)
-
-
 def export(config: ExportConfig) -> list[str]:
-    """Write the file, compare it with the network at several sizes, and return lines to print."""
+    """Write the file if it passes, and return lines to print.
+
+    Raises:
+        UserError: a mistake in the settings, or there are no images to score it on where it needs them.
+        RunError: its masks, or its probabilities, are not the checkpoint's.
+    """
+    job = find_job(config)
+    with write_errors(job.path), replacing(job.path) as temporary:
+        graph, lines = trace_checked(job, temporary)
+        if isinstance(job.scored, UserError):
+            return [*lines, f"  not scored: {job.scored}"]
+        return [*lines, *write_passing(job, job.scored, graph, temporary)]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A checkpoint, the file to write, and the images to score it on, or why there are none."""
+
+    config: ExportConfig
+    path: Path
+    source: Path
+    saved: SavedModel
+    model: LoadedModel
+    scored: Scored | UserError
+    runtimes: Sequence[str]
+
+
+def find_job(config: ExportConfig) -> Job:
+    """Find all that an export needs, and all mistakes before the network is traced."""
     path, source = as_local_path(config.output, "FILE"), find_model(config.checkpoint)
     if path.suffix.lower() != ".onnx":
         raise UserError(f"{path}: the name must end in .onnx")
@@ -87,87 +129,136 @@ def export(config: ExportConfig) -> list[str]:
         raise UserError(f"{path}: already exists; use --overwrite, or another name")
     check_no_input([("export", path)], [("checkpoint", source)])
     for name in ("onnx", "onnxscript", "onnxruntime"):
-        import_extra(name, path)
-    saved = read_model(source, config.scale)
-    model = build_model(saved, source, _CPU, fold=False, network=config.network)
-    assert saved.architecture is not None and isinstance(model.backend, TorchBackend)
-    network = model.backend.network.to(memory_format=torch.contiguous_format)
-    pixels = model.preprocessing
+        import_extra(name, "onnx", path)
+    runtimes = list_installed() if config.runtime == "auto" else [config.runtime]
+    import_extra(runtimes[-1], extra_of(runtimes[-1]), path)
+    saved, folds = read_model(source, config.scale), config.precision == "int8"
+    model = build_model(saved, source, _CPU, fold=folds, network=config.network)
+    scored: Scored | UserError
+    try:
+        scored = find_scored(config.images, config.masks, saved, source, model)
+    except UserError as error:
+        if (
+            config.images
+            or config.form
+            or config.precision != "float32"
+            or config.runtime != "auto"
+        ):
+            raise
+        scored = error
+    return Job(config, path, source, saved, model, scored, runtimes)
+
+
+def trace_checked(job: Job, temporary: Path) -> tuple[Any, list[str]]:
+    """Return the network's graph, and lines about it; one in float32 is written and compared."""
+    pixels, network = job.model.preprocessing, copy.deepcopy(cast(Any, job.model.backend).network)
+    network = network.to(memory_format=torch.contiguous_format)
+    lines = [f"{job.path}: {job.saved.architecture}, {job.config.precision}", _describe_ends(job)]
+    if job.config.precision == "float16":
+        return trace_network(Exported(network.half(), pixels), pixels), lines
     module = Exported(network, pixels)
-    with write_errors(path), replacing(path) as temporary:
-        write_onnx(module, model, temporary)
-        backend = OnnxBackend(temporary, _CPU)
-        backend.path = path  # for messages
-        try:
-            difference = largest_difference(module, backend, pixels)
-        except UserError as error:
-            raise UserError(
-                f"{error}; as an ONNX file {saved.architecture.model} has no form for images of any "
-                f"size: predict with {source}, or train another --model"
-            ) from None
-        rounding = largest_rounding(module, pixels) if difference > LARGEST_DIFFERENCE else 0.0
-        if difference > max(LARGEST_DIFFERENCE, _ROUNDINGS * rounding):
-            raise RunError(
-                f"{path}: not kept: its probabilities differ by up to {difference:.1e} from those of "
-                f"{source}"
-            )
-    sizes = ", ".join(f"{width}x{height}" for _, height, width in _SIZES)
-    return [
-        f"{path}: {saved.architecture}",
+    graph = trace_network(module, pixels)
+    write_graph(graph, describe_network(job.model), temporary)
+    backend = OnnxBackend(temporary, _CPU, RUNTIMES[0])
+    backend.path = job.path  # for messages
+    try:
+        difference = largest_difference(module, backend, pixels)
+    except UserError as error:
+        name = "the network" if job.saved.architecture is None else job.saved.architecture.model
+        raise UserError(
+            f"{error}; as an ONNX file {name} has no form for images of any size: predict with "
+            f"{job.source}, or train another --model"
+        ) from None
+    rounding = largest_rounding(module, pixels) if difference > LARGEST_DIFFERENCE else 0.0
+    if difference > max(LARGEST_DIFFERENCE, ROUNDINGS * rounding):
+        raise RunError(
+            f"{job.path}: not kept: its probabilities differ by up to {difference:.1e} from those of "
+            f"{job.source}"
+        )
+    sizes = ", ".join(f"{width}x{height}" for _, height, width in SIZES)
+    found = (
+        f"  probabilities differ by at most {difference:.1e} from the checkpoint's ({sizes} pixels)"
+    )
+    return graph, [*lines, found + ", in float32" * (job.config.precision == "int8")]
+
+
+def _describe_ends(job: Job) -> str:
+    """Return a line about the input and the output."""
+    pixels, classes = job.model.preprocessing, job.model.labels.num_classes
+    if job.config.whole:
+        return f"  images (N, H, W, {pixels.channels}) of {pixels.dtype} to mask values (N, H, W)"
+    if job.config.qgis:
+        return f"  images (N, {pixels.channels}, H, W) from 0 to 1, to probabilities, for QGIS's Deepness"
+    return (
         f"  pixels (N, H, W, {pixels.channels}) of {pixels.dtype}, at scale {pixels.scale:g}, to "
-        f"logits and probabilities (N, {model.labels.num_classes}, H, W)",
-        f"  probabilities differ by at most {difference:.1e} from the checkpoint's ({sizes} pixels)",
-    ]
+        f"logits and probabilities (N, {classes}, H, W)"
+    )
 
 
-def largest_difference(
-    module: Exported, backend: Callable[[Tensor], Tensor], preprocessing: Preprocessing
-) -> float:
-    """Return by how much the probabilities of a backend's logits differ from the network's, over all sizes."""
-    largest = 0.0
-    for size in _SIZES:
-        pixels = _noise(preprocessing, size)
-        with torch.inference_mode():
-            expected, found = module(pixels)[1], backend(pixels).softmax(1)
-        largest = max(largest, float((found - expected).abs().max()))
-    return largest
+def write_passing(job: Job, scored: Scored, graph: Any, temporary: Path) -> list[str]:
+    """Write the first form of the graph whose masks are as good in a runtime; return lines about it."""
+    config, model = job.config, job.model
+    complete, nodes, verdicts = _find_passing(job, scored, graph, temporary)
+    passing = [name for name in verdicts if verdicts[name].fall <= config.tolerance]
+    passing.sort(key=lambda name: -verdicts[name].rate)
+    facts = describe_network(model, passing, form=config.form)
+    facts[SCORES] = json.dumps({name: verdicts[name].to_dict() for name in passing})
+    if config.qgis:
+        facts |= describe_for_qgis(model)
+    write_graph(complete, facts, temporary)
+    lines = [f"  {scored.described}: the checkpoint's Dice is {verdicts[passing[0]].dice[0]:.4f}"]
+    for name, verdict in verdicts.items():
+        refused = "" if name in passing else "; not used, as it falls by more than --tolerance"
+        lines.append(f"  {name}: {verdict.summarise()}{refused}")
+    if nodes:
+        layers = find_layers(graph)
+        left = join_some([layers[node] for node in nodes], _SHOWN)
+        lines.append(f"  {len(nodes)} of {len(layers)} layers are in float32: {left}")
+    return lines
 
 
-def largest_rounding(module: Exported, preprocessing: Preprocessing) -> float:
-    """Return by how much the network's own probabilities differ in float32 from those in float64.
+def _find_passing(
+    job: Job, scored: Scored, graph: Any, temporary: Path
+) -> tuple[Any, list[str], dict[str, Verdict]]:
+    """Return the first complete graph that passes, its nodes that are not in int8, and its verdicts."""
+    config, checkpoint = job.config, with_network(job.model)
+    verdicts: dict[str, Verdict] = {}
+    for candidate, nodes in _candidates(job, graph):
+        complete = _complete(config, candidate, job.model)
+        write_graph(complete, describe_network(job.model, form=config.form), temporary)
+        networks = {
+            name: open_predict(temporary, config.form, name, job.model) for name in job.runtimes
+        }
+        verdicts = judge(networks, checkpoint, scored.pairs)
+        if min(verdict.fall for verdict in verdicts.values()) <= config.tolerance:
+            return complete, nodes, verdicts
+    first = next(iter(verdicts))
+    raise RunError(
+        f"{job.path}: not written: in {first}, {verdicts[first].explain()}; --tolerance is "
+        f"{config.tolerance:g} ({scored.described})"
+    )
 
-    It is large after few steps of training: a channel that hardly varied is then divided by almost 0.
-    """
-    exact = copy.deepcopy(module).double()
-    return largest_difference(exact, lambda pixels: module(pixels)[0], preprocessing)
+
+def _candidates(job: Job, graph: Any) -> Iterator[tuple[Any, list[str]]]:
+    """Yield the graph in the wanted precision, and the nodes that are not; of int8, several."""
+    if job.config.precision != "int8":
+        yield graph, []
+        return
+    folder = job.config.calibration
+    yield from quantised(graph, read_calibration(folder, job.saved, job.source, job.model))
 
 
-def _noise(preprocessing: Preprocessing, size: tuple[int, int, int]) -> Tensor:
-    """Return random pixels (N, H, W, C) of the images' type and range."""
-    shape = (*size, preprocessing.channels)
-    noise = np.random.default_rng(0).uniform(preprocessing.low, preprocessing.high, shape)
-    return torch.from_numpy(noise.astype(preprocessing.dtype))
+def _complete(config: ExportConfig, graph: Any, model: LoadedModel) -> Any:
+    """Return the graph with the steps before and after it that its form has."""
+    if config.whole:
+        return add_image_steps(graph, model)
+    return add_qgis_steps(graph, model) if config.qgis else graph
 
 
-def write_onnx(module: Exported, model: LoadedModel, path: Path) -> None:
-    """Trace the network for any number of images of any size; write it with all about it."""
-    onnx = import_extra("onnx", path)
-    auto = torch.export.Dim.DYNAMIC
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # of what torch will deprecate
-        traced = torch.export.export(
-            module,
-            (_noise(model.preprocessing, _TRACED),),
-            dynamic_shapes=({0: auto, 1: auto, 2: auto},),
-        )
-        program = torch.onnx.export(
-            traced,
-            dynamo=True,
-            input_names=["pixels"],
-            output_names=["logits", "probabilities"],
-            verbose=False,
-        )
-    assert program is not None
+def describe_network(
+    model: LoadedModel, runtimes: Sequence[str] = RUNTIMES[:1], *, form: str = ""
+) -> dict[str, str]:
+    """Return the metadata by which our own programs know a network."""
     facts = {
         "labels": model.labels.to_dict(),
         "classes": model.labels.class_names,
@@ -176,8 +267,17 @@ def write_onnx(module: Exported, model: LoadedModel, path: Path) -> None:
         "threshold": model.threshold,
         "stride": model.backend.stride,
         "bytes_per_pixel": model.backend.bytes_per_pixel,
+        "runtimes": list(runtimes),
+        "form": form,
     }
-    proto = program.model_proto
-    proto.metadata_props.add(key=METADATA, value=json.dumps(facts))
-    onnx.checker.check_model(proto)
-    path.write_bytes(proto.SerializeToString())
+    return {METADATA: json.dumps(facts)}
+
+
+def write_graph(graph: Any, metadata: Mapping[str, str], path: Path) -> None:
+    """Write a graph that ONNX's own checker accepts, with this metadata and no other."""
+    onnx = import_extra("onnx", "onnx", path)
+    del graph.metadata_props[:]
+    for key, value in metadata.items():
+        graph.metadata_props.add(key=key, value=value)
+    onnx.checker.check_model(graph)
+    path.write_bytes(graph.SerializeToString())

@@ -1,0 +1,167 @@
+"""The gate of an export: its masks are scored beside the checkpoint's, in the runtime that it is for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from unet_ddp.data.dataset import SegmentationDataset
+from unet_ddp.data.masks import Ids
+from unet_ddp.data.readers.read import Source
+from unet_ddp.errors import hides_bars
+from unet_ddp.extras.onnx.backend import OnnxBackend
+from unet_ddp.extras.onnx.runtimes import Run, open_run, open_session
+from unet_ddp.metrics.counts import confusion
+from unet_ddp.metrics.scores import Scores, show
+from unet_ddp.prediction.backends import LoadedModel
+from unet_ddp.prediction.predictor import Predictor
+
+Predict = Callable[[Path], Ids]
+"""The class ids (H, W) of an image file."""
+
+
+@dataclass
+class Verdict:
+    """The masks of an exported network, and its checkpoint's, of the same images."""
+
+    classes: list[str]
+    names: list[str]
+    """Of the images, in the order of the counts."""
+    expected: list[Any] = field(default_factory=list)
+    """Confusion matrix (C, C) of the checkpoint's mask of each image."""
+    found: list[Any] = field(default_factory=list)
+    equal: list[float] = field(default_factory=list)
+    """Share of the pixels in which the two masks of an image are equal."""
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def dice(self) -> tuple[float, float]:
+        """Dice of the checkpoint and of the export."""
+        return _dice(sum(self.expected)), _dice(sum(self.found))
+
+    @property
+    def fall(self) -> float:
+        """By how much Dice falls."""
+        return self.dice[0] - self.dice[1]
+
+    @property
+    def rate(self) -> float:
+        """Images a second, without the first one, for which a runtime prepares itself."""
+        return 1 / float(np.mean(self.seconds[1:] or self.seconds))
+
+    @property
+    def shares(self) -> float:
+        """Share of all images' pixels in which the masks are equal."""
+        return float(np.mean(self.equal))
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the figures for the file's metadata."""
+        return {
+            "images": len(self.names),
+            "dice": self.dice[1],
+            "checkpoint_dice": self.dice[0],
+            "dice_difference": -self.fall,
+            "equal_pixels": self.shares,
+        }
+
+    def summarise(self) -> str:
+        """Return a line's words: Dice, its change and the share of equal pixels."""
+        return (
+            f"Dice {self.dice[1]:.4f} ({-self.fall:+.4f}), {100 * self.shares:.3f} % of pixels equal, "
+            f"{self.rate:.2f} images/s"
+        )
+
+    def explain(self) -> str:
+        """Return a line's words about a fall: both figures, all classes, and the image with the largest."""
+        tables = [
+            Scores.from_confusion(sum(side)).dice_per_class for side in (self.expected, self.found)
+        ]
+        classes = (
+            f"{name} {show(a)} to {show(b)}"
+            for name, a, b in zip(self.classes, *tables, strict=True)
+        )
+        pairs = [(_dice(a), _dice(b)) for a, b in zip(self.expected, self.found, strict=True)]
+        worst = max(range(len(pairs)), key=lambda k: pairs[k][0] - pairs[k][1])
+        return (
+            f"Dice falls from {self.dice[0]:.4f} to {self.dice[1]:.4f} ({', '.join(classes)}); worst "
+            f"image: {self.names[worst]}, {pairs[worst][0]:.4f} to {pairs[worst][1]:.4f}"
+        )
+
+
+def judge(
+    networks: Mapping[str, Predict], checkpoint: Predict, data: SegmentationDataset
+) -> dict[str, Verdict]:
+    """Return for each exported network its verdict on the images of `data`, at their own size."""
+    classes, names = data.labels.class_names, [pair.name for pair in data.pairs]
+    verdicts = {name: Verdict(classes, names) for name in networks}
+    for row, pair in enumerate(tqdm(data.pairs, unit="image", leave=False, disable=hides_bars())):
+        truth = torch.from_numpy(data.read_truth(row))
+        with data.pairs.local(pair.image) as path:
+            expected = checkpoint(path)
+            for name, verdict in verdicts.items():
+                began = time.perf_counter()
+                found = networks[name](path)
+                verdict.seconds.append(time.perf_counter() - began)
+                verdict.equal.append(float((found == expected).mean()))
+                for side, ids in ((verdict.expected, expected), (verdict.found, found)):
+                    table = confusion(torch.from_numpy(ids)[None], truth[None], len(classes))
+                    side.append(table)
+    return verdicts
+
+
+def _dice(table: Any) -> float:
+    """Return the Dice of a confusion matrix; 1 where no class is to be found, and none is."""
+    dice = Scores.from_confusion(table).dice
+    return 1.0 if np.isnan(dice) else dice
+
+
+def open_predict(path: Path, form: str, runtime: str, model: LoadedModel) -> Predict:
+    """Return what predicts class ids by an exported file, in the form that a flag names, in a runtime."""
+    cpu = torch.device("cpu")
+    if not form:
+        return with_network(replace(model, backend=OnnxBackend(path, cpu, runtime)))
+    run = open_run(open_session(path, cpu), path, runtime)
+    if form == "--qgis":
+        return with_network(replace(model, backend=QgisBackend(model.backend, run)))
+
+    def predict(image: Path) -> Ids:
+        with Source(image) as source:
+            pixels, _ = source.image(model.preprocessing.format)
+        mask = run(pixels[None])[0]
+        if model.labels.rgb:
+            mask = mask.astype(np.int32) @ [1 << 16, 1 << 8, 1]
+        return model.labels.to_ids(mask, image)
+
+    return predict
+
+
+def with_network(model: LoadedModel) -> Predict:
+    """Return what predicts class ids by a loaded network."""
+    predictor = Predictor([model], device=torch.device("cpu"))
+    return lambda image: predictor(image).ids
+
+
+class QgisBackend:
+    """A file for QGIS, given images and understood as its plugin does."""
+
+    input_device = torch.device("cpu")
+
+    def __init__(self, network: Any, run: Run) -> None:
+        self.stride, self.bytes_per_pixel = network.stride, network.bytes_per_pixel
+        self.run = run
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Return the logarithms of the probabilities, see `Backend`."""
+        images = pixels.numpy().transpose(0, 3, 1, 2) * np.float32(1 / 255)
+        found = torch.from_numpy(self.run(np.ascontiguousarray(images)))
+        if found.shape[1] == 1:
+            found = torch.cat([1 - found, found], dim=1)
+        return found.clamp(min=1e-7).log()

@@ -1,0 +1,164 @@
+"""Steps before and after an exported network, in its graph: for images of any size, or for QGIS."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.errors import UserError
+from unet_ddp.extras.onnx.runtimes import import_extra
+from unet_ddp.extras.onnx.tracing import LOGIT_AXES, PIXEL_AXES, TRACED, noise, trace
+from unet_ddp.prediction.backends import LoadedModel
+
+_LARGEST_DENOMINATOR = 10_000  # of a scale as a fraction
+_TILE = 512, 25  # of QGIS: pixels, and the percentage that neighbours share
+
+
+class Shrink(nn.Module):
+    """Images (N, H, W, C) reduced to the network's scale: each new pixel is the mean of its area."""
+
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        super().__init__()
+        self.scale = Fraction(preprocessing.scale).limit_denominator(_LARGEST_DENOMINATOR)
+        self.dtype = getattr(torch, preprocessing.dtype)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return pixels (N, h, w, C) of the image's type."""
+        pixels = image.float()
+        for axis in (1, 2):
+            weights = self._weigh(image.shape[axis])  # (new, old)
+            pixels = torch.tensordot(weights, pixels, dims=([1], [axis])).movedim(0, axis)
+        if not self.dtype.is_floating_point:
+            pixels = (pixels + 0.5).floor()  # as OpenCV rounds at a scale of 0.5
+        return pixels.to(self.dtype)
+
+    def _weigh(self, side: int) -> Tensor:
+        """Return the share that each old pixel of a side has in each new one."""
+        new = self._scale_side(side)
+        edges = torch.arange(new + 1, dtype=torch.float64) * side / new
+        old = torch.arange(side, dtype=torch.float64)
+        ends = torch.minimum(edges[1:, None], old + 1) - torch.maximum(edges[:-1, None], old)
+        shares = ends.clamp(min=0)
+        return (shares / shares.sum(1, keepdim=True)).float()
+
+    def _scale_side(self, side: int) -> int:
+        """Return `scaled_size` of a side, in whole numbers: a half is rounded to the even one."""
+        doubled, whole = 2 * self.scale.numerator * side, 2 * self.scale.denominator
+        nearest = (doubled + self.scale.denominator) // whole
+        is_half = 1 - torch.sym_min(1, (doubled + self.scale.denominator) % whole)
+        return cast(int, torch.sym_max(1, nearest - is_half * (nearest % 2)))
+
+
+class Decide(nn.Module):
+    """Mask values of logits, at the image's size."""
+
+    values: Tensor
+
+    def __init__(self, model: LoadedModel) -> None:
+        super().__init__()
+        labels, threshold = model.labels, model.threshold
+        self.least = math.log(threshold / (1 - threshold)) if threshold else None
+        every = np.arange(labels.num_classes, dtype=np.uint8)[None]
+        self.register_buffer("values", torch.from_numpy(labels.to_values(every)[0]))
+
+    def forward(self, logits: Tensor, image: Tensor) -> Tensor:
+        """Return the mask (N, H, W), or (N, H, W, 3) in colour, of logits (N, num_classes, h, w)."""
+        size = image.shape[1], image.shape[2]
+        logits = F.interpolate(logits, size, mode="bilinear", align_corners=False)
+        if self.least is None:
+            return self.values[logits.argmax(1)]
+        return self.values[(logits[:, 1] - logits[:, 0] >= self.least).long()]
+
+
+class FromUnit(nn.Module):
+    """Pixels (N, H, W, C) of images (N, C, H, W) in which 0 to 1 stands for 0 to 255."""
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return the pixels."""
+        return (image * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
+
+
+class Foreground(nn.Module):
+    """Probabilities as QGIS's plugin thresholds them: of two classes, the second's alone."""
+
+    def forward(self, probabilities: Tensor) -> Tensor:
+        """Return probabilities (N, num_classes or 1, H, W)."""
+        return probabilities[:, 1:] if probabilities.shape[1] == 2 else probabilities
+
+
+def add_image_steps(network: Any, model: LoadedModel) -> Any:
+    """Return an exported network as a graph from images of any size to mask values."""
+    pixels, labels = model.preprocessing, model.labels
+    if labels.kind != "classes" or pixels.nodata is not None:
+        found = "masks of objects" if pixels.nodata is None else "pixels without data"
+        raise UserError(f"--whole: {found} are not in a graph; export without it")
+    image, logits = noise(pixels, TRACED), torch.zeros(2, labels.num_classes, 38, 54)
+    before = trace(Shrink(pixels), [image], [PIXEL_AXES], inputs=["image"], outputs=["pixels"])
+    axes, taken = [LOGIT_AXES, PIXEL_AXES], ["logits", "image"]
+    after = trace(Decide(model), [logits, image], axes, inputs=taken, outputs=["mask"])
+    return join([before, network, after], "image", "mask")
+
+
+def add_qgis_steps(network: Any, model: LoadedModel) -> Any:
+    """Return an exported network with the input and output of QGIS's plugin Deepness."""
+    pixels, axes = model.preprocessing, [LOGIT_AXES]
+    if pixels.dtype != "uint8":
+        raise UserError(f"--qgis: its plugin has images of 8 bit, these are {pixels.dtype}")
+    image, found = (torch.zeros(2, n, 64, 96) for n in (pixels.channels, model.labels.num_classes))
+    before = trace(FromUnit(), [image], axes, inputs=["image"], outputs=["pixels"])
+    after = trace(Foreground(), [found], axes, inputs=["probabilities"], outputs=["classes"])
+    return join([before, network, after], "image", "classes")
+
+
+def describe_for_qgis(model: LoadedModel) -> dict[str, str]:
+    """Return the metadata that QGIS's plugin Deepness reads of a segmentation network."""
+    threshold = (model.threshold or 0.5) if model.labels.num_classes == 2 else 0.0
+    facts: dict[str, Any] = {
+        "model_type": "Segmentor",
+        "class_names": dict(enumerate(model.labels.class_names)),
+        "tile_size": _TILE[0],
+        "tiles_overlap": _TILE[1],
+        "seg_thresh": threshold,
+        "seg_small_segment": 0,
+        "standardization_mean": [0.0] * model.preprocessing.channels,
+        "standardization_std": [1.0] * model.preprocessing.channels,
+    }
+    metres = model.preprocessing.ground_resolution
+    if metres is not None:
+        facts["resolution"] = 100 * metres / model.preprocessing.scale  # centimetres
+    return {name: json.dumps(value) for name, value in facts.items()}
+
+
+def join(parts: Sequence[Any], taken: str, given: str) -> Any:
+    """Return the graph of parts one after the other, from the input `taken` to the output `given`.
+
+    A part takes what an earlier one gives under the same name.
+    """
+    onnx = import_extra("onnx", "onnx", "--whole")
+    ends = {
+        value.name: value for part in parts for value in (*part.graph.input, *part.graph.output)
+    }
+    joined, initializers = [], []
+    for number, part in enumerate(parts):
+        unique = onnx.ModelProto.FromString(part.SerializeToString())
+        keep = {"rename_inputs": False, "rename_outputs": False}
+        onnx.compose.add_prefix(unique, f"part{number}_", inplace=True, **keep)
+        joined += unique.graph.node
+        initializers += unique.graph.initializer
+    for value in (ends[taken], ends[given]):
+        for side in value.type.tensor_type.shape.dim:
+            side.ClearField("dim_param")  # which the parts name independently
+    graph = onnx.helper.make_graph(joined, "unet_ddp", [ends[taken]], [ends[given]], initializers)
+    opsets = {each.domain: each for part in parts for each in part.opset_import}
+    return onnx.helper.make_model(
+        graph, opset_imports=[*opsets.values()], ir_version=parts[0].ir_version
+    )
