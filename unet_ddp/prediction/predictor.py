@@ -91,8 +91,7 @@ class Predictor:
         self.open = partial(open_image, wanted=self.format, scale=self.preprocessing.scale)
         """Returns a file's image at the network's scale."""
         self.notes = [note for model in models for note in model.notes]
-        self.device, self.tile, self.tta = device, tile, tta
-        self.threshold = threshold
+        self.device, self.tile, self.tta, self.threshold = device, tile, tta, threshold
         found = [model.threshold for model in models]
         if threshold is None and any(found):  # of a network without one, 0.5 counts
             self.threshold = fmean(p or 0.5 for p in found)
@@ -183,8 +182,9 @@ class Predictor:
             return True
         if self.device.type == "cuda":
             return self._bytes_for(input_size) <= _FREE_SHARE * total_memory(self.device)
-        needed = self._bytes_for(input_size) * self.concurrency
-        return needed < _FREE_SHARE * free_memory(self.device)
+        return self._bytes_for(input_size) * self.concurrency < _FREE_SHARE * free_memory(
+            self.device
+        )
 
     def most_at_once(self, input_size: tuple[int, int]) -> int:
         """Return how many images of a size a GPU takes at once: by all memory, as the free varies."""
