@@ -37,7 +37,7 @@ from unet_ddp.prediction.source import SourceImage, in_memory, open_array, open_
 from unet_ddp.prediction.tiling import Tiling, blend, to_share
 
 TILE, OVERLAP = 1024, 0.25
-_FREE_SHARE = 0.5  # of the free memory, or a GPU's, that predicting images whole may take
+_FREE = 0.5  # of the free memory, or a GPU's, that predicting images whole may take
 _TOTAL_SHARE = 1 / 8  # of all memory, that `logits` may take: there may be several processes
 _WINDOWS = 8  # seen at once on a GPU; on a CPU one at a time is fastest
 
@@ -181,16 +181,14 @@ class Predictor:
         if max(input_size) <= TILE:
             return True
         if self.device.type == "cuda":
-            return self._bytes_for(input_size) <= _FREE_SHARE * total_memory(self.device)
-        return self._bytes_for(input_size) * self.concurrency < _FREE_SHARE * free_memory(
-            self.device
-        )
+            return self._bytes_for(input_size) <= _FREE * total_memory(self.device)
+        return self._bytes_for(input_size) * self.concurrency < _FREE * free_memory(self.device)
 
     def most_at_once(self, input_size: tuple[int, int]) -> int:
         """Return how many images of a size a GPU takes at once: by all memory, as the free varies."""
         if self.device.type != "cuda":
             return sys.maxsize
-        return max(1, int(_FREE_SHARE * total_memory(self.device) / self._bytes_for(input_size)))
+        return max(1, int(_FREE * total_memory(self.device) / self._bytes_for(input_size)))
 
     def _bytes_for(self, input_size: tuple[int, int]) -> int:
         """Return the bytes at the networks' widest point for an image seen whole."""
