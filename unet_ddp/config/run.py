@@ -65,7 +65,7 @@ class LaunchConfig:
         flag("FILE"),
         Brief("Recipe: carvana, cells, camvid, NAME_imagenet or your own file."),
     ] = None
-    """Recipe: a YAML file of settings, named as the flags are, or camvid, camvid_imagenet, carvana, cells or cells_imagenet, which are in the package; flags take precedence."""
+    """Recipe: a YAML file of settings, named as the flags are, or camvid, camvid_imagenet, carvana, carvana_imagenet, cells or cells_imagenet, which are in the package; flags take precedence."""
     stop_after: Annotated[str | None, Kind.EXTENT, flag("N|Nepochs")] = None
     """Stop after N optimizer steps in all, or after N of the --epochs, e.g. 500 or 3epochs; continue with --resume."""
     nproc: Annotated[int, Kind.OF_HOST, N, POSITIVE, Brief("Processes on this machine.")] = 1
