@@ -30,6 +30,7 @@ from unet_ddp.extras.onnx.tracing import (
     trace_network,
 )
 from unet_ddp.extras.onnx.whole_image import add_image_steps, add_qgis_steps, describe_for_qgis
+from unet_ddp.extras.sharing.card import read_checked, write_card
 from unet_ddp.files import as_local_path, check_no_input, replacing, write_errors
 from unet_ddp.prediction.backends import LoadedModel, build_model
 from unet_ddp.settings import Excludes, flag
@@ -48,8 +49,12 @@ class ExportConfig:
 
     checkpoint: Annotated[str, tyro.conf.Positional, flag("CHECKPOINT")]
     """The checkpoint or its run's folder, or an address (s3://…)."""
-    output: Annotated[str, tyro.conf.Positional, flag("FILE")]
+    output: Annotated[str | None, tyro.conf.Positional, flag("[FILE]")] = None
     """The file to write, .onnx."""
+    card: Annotated[str | None, flag("DIR")] = None
+    """Write a folder to give to others: weights (safetensors), config.json, and a model card with the scores."""
+    license: Annotated[str, flag("ID")] = "unknown"
+    """Licence in the model card, for example mit or cc-by-4.0."""
     whole: Annotated[bool, Excludes("qgis")] = False
     """From images of any size to mask values: resizing, and threshold or most probable class, are in the file."""
     qgis: bool = False
@@ -88,7 +93,15 @@ class ExportConfig:
 
 def main(argv: Sequence[str]) -> int:
     """Export a checkpoint, print what was written, and return the exit status."""
-    print_lines(*export(parse(ExportConfig, argv, prog="python -m unet_ddp export")))
+    config = parse(ExportConfig, argv, prog="python -m unet_ddp export")
+    if config.output is None and config.card is None:
+        raise UserError("nothing to write; name a FILE.onnx, or use --card DIR")
+    if config.card is not None:
+        saved, source = read_checked(config.checkpoint, config.scale, config.network)
+        how: Any = {"licence": config.license, "overwrite": config.overwrite}
+        print_lines(*write_card(saved, source, as_local_path(config.card, "--card"), **how))
+    if config.output is not None:
+        print_lines(*export(config))
     return 0
 
 
@@ -122,7 +135,7 @@ class Job:
 
 def find_job(config: ExportConfig) -> Job:
     """Find all that an export needs, and all mistakes before the network is traced."""
-    path, source = as_local_path(config.output, "FILE"), find_model(config.checkpoint)
+    path, source = as_local_path(config.output or "", "FILE"), find_model(config.checkpoint)
     if path.suffix.lower() != ".onnx":
         raise UserError(f"{path}: the name must end in .onnx")
     if path.exists() and not config.overwrite:

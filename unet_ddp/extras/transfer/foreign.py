@@ -15,6 +15,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Colour
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import Limit, UserError, from_plain, join_some, typed
+from unet_ddp.extras.transfer.described import read_described
 from unet_ddp.network.architecture import Architecture
 
 _PREFIXES = ("module.", "_orig_mod.")  # of DDP, DataParallel and torch.compile
@@ -29,11 +30,14 @@ def read_foreign(path: Path, content: Content) -> SavedModel:
 
     It accepts plain state dicts, with prefixes of DDP, DataParallel and torch.compile in any order. They
     may stand under "model", "state_dict" or "model_state_dict". State dicts of the well-known Carvana
-    U-Net are accepted with their mask values.
+    U-Net are accepted with their mask values. A file of `export --card` describes its network itself.
 
     Raises:
         UserError: it contains no weights, or mask values that no mask has.
     """
+    described = read_described(path, content)
+    if described is not None:
+        return described
     level, mask_values, notes = content, content.get("mask_values"), []
     for name in _LEVELS:
         if isinstance(content.get(name), Mapping):

@@ -1,0 +1,154 @@
+"""Folders to give to others: checked by huggingface_hub, and used again by predict.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from huggingface_hub.repocard_data import model_index_to_eval_results
+from safetensors.torch import load_file, save_file
+
+from tests.prediction.models import write_model, write_photo
+from unet_ddp import Predictor
+from unet_ddp.__main__ import main
+from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.checkpoints.weights import read_model
+from unet_ddp.data.labels import Labels
+from unet_ddp.errors import UserError
+
+LABELS = Labels((0, 7, 9), names=("nothing", "car", "träe"))
+
+
+def write_run(folder: Path) -> Path:
+    """Write a run's folder, whose second epoch was the best, and return its checkpoint."""
+    folder.mkdir()
+    write_model(folder / "best.pt", LABELS)
+    content = checkpoint.load(folder / "best.pt")
+    config = {"epochs": 2, "loss": "dice_ce", "learning_rate": 0.01, "images": "/home/me/secret"}
+    checkpoint.save(
+        folder / "best.pt", {**content, "config": config, "best": {"score": 0.625, "epoch": 1}}
+    )
+    columns = ["epoch", "validation_dice", "validation_iou"]
+    columns += [f"{kind}_{name}" for kind in ("dice", "iou") for name in LABELS.class_names]
+    rows = ["1,0.1,0.1" + ",0.1" * 6, "2,0.625,0.5,0.9,0.75,0.5,0.8,0.6,0.4375", "3" + ",0.2" * 8]
+    (folder / "metrics.csv").write_text("\n".join([",".join(columns), *rows]) + "\n")
+    parts = ["training"] * 3 + ["validation"] * 2
+    lines = [
+        f'"/home/me/secret/{number}.png","m","g","{part}"' for number, part in enumerate(parts)
+    ]
+    (folder / "split.csv").write_text("\n".join(['"image","mask","group","split"', *lines]) + "\n")
+    return folder / "best.pt"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a checkpoint and the folder that was exported from it."""
+    here = tmp_path_factory.mktemp("shared")
+    source = write_run(here / "run")
+    assert main(["export", str(source), "--card", str(here / "my-net"), "--license", "mit"]) == 0
+    return source, here / "my-net"
+
+
+def test_huggingface_hub_reads_the_card(shared: tuple[Path, Path]) -> None:
+    card = ModelCard.load(shared[1] / "README.md")
+    assert card.data.license == "mit"
+    assert card.data.pipeline_tag == "image-segmentation"
+    assert card.data.model_name == "my-net"
+    found = {each.metric_type: each.metric_value for each in card.data.eval_results or ()}
+    assert found == {"dice": 0.625, "mean_iou": 0.5}
+    name, results = model_index_to_eval_results(card.data.to_dict()["model-index"])
+    assert (name, len(results)) == ("my-net", 2)
+
+
+def test_the_card_has_scores_and_data_but_no_paths(shared: tuple[Path, Path]) -> None:
+    text = (shared[1] / "README.md").read_text(encoding="utf-8")
+    for fact in (
+        "| car | 0.7500 | 0.6000 |",
+        "- training: 3 images",
+        "- validation: 2 images",
+        "- loss: dice_ce",
+        "  - 9: träe",
+        "## Limits",
+    ):
+        assert fact in text
+    assert "secret" not in text
+    assert not any(b"secret" in path.read_bytes() for path in shared[1].iterdir())
+
+
+def test_the_folder_predicts_as_the_checkpoint_does(
+    shared: tuple[Path, Path], tmp_path: Path
+) -> None:
+    photo = write_photo(tmp_path / "x.png")
+    source, folder = shared
+    expected, found = (
+        Predictor.from_checkpoint(path, device="cpu")(str(photo))
+        for path in (source, folder / "model.safetensors")
+    )
+    assert np.array_equal(found.probabilities, expected.probabilities)
+    assert found.labels == LABELS
+    description = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert description["architecture"]["model"] == "unet"
+    state = load_file(folder / "model.safetensors")
+    assert {name: tuple(tensor.shape) for name, tensor in state.items()} == {
+        name: tuple(tensor.shape) for name, tensor in read_model(source).state.items()
+    }
+
+
+def test_a_folder_is_exported_again_from_itself(shared: tuple[Path, Path], tmp_path: Path) -> None:
+    argv = [str(shared[1] / "model.safetensors"), "--card", str(tmp_path / "again")]
+    assert main(["export", *argv]) == 0
+    assert (tmp_path / "again" / "config.json").read_bytes() == (
+        shared[1] / "config.json"
+    ).read_bytes()
+    assert "Dice: 0.6250" in (tmp_path / "again" / "README.md").read_text(encoding="utf-8")
+
+
+def test_existing_files_are_kept(
+    shared: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, folder = shared
+    argv = ["export", str(source), "--card", str(folder), "--license", "mit"]
+    assert main(argv) == 2
+    assert "my-net/model.safetensors: already exists; use --overwrite" in capsys.readouterr().err
+    (folder / "notes.txt").write_text("mine")
+    assert main([*argv, "--overwrite"]) == 0
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+def test_nothing_to_write_is_an_error(
+    shared: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(shared[0])]) == 2
+    assert "name a FILE.onnx, or use --card DIR" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "its description is damaged; export it again"),
+        ("[1]", "its description is damaged; export it again"),
+        ('{"format": 1}', "architecture: missing"),
+    ],
+)
+def test_damaged_descriptions_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.zeros(1)}, path, metadata={"unet_ddp": text})
+    with pytest.raises(UserError, match=message):
+        read_model(path)
+
+
+def test_a_checkpoint_without_scores_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(tmp_path / "a.pt", LABELS)
+    assert main(["export", str(tmp_path / "a.pt"), "--card", str(tmp_path / "net")]) == 0
+    output = capsys.readouterr().out
+    assert "the card has no scores" in output
+    assert "the card's licence is unknown" in output
+    data: Any = ModelCard.load(tmp_path / "net" / "README.md").data
+    assert data.eval_results is None

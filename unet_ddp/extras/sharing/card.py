@@ -1,0 +1,105 @@
+"""A folder to give to others: weights, their description, and a model card as the Hugging Face Hub reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unet_ddp import __version__
+from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
+from unet_ddp.errors import UserError
+from unet_ddp.extras.sharing.facts import Facts, find_facts
+from unet_ddp.extras.transfer.described import describe, write_described
+from unet_ddp.files import replacing, write_errors, write_text
+from unet_ddp.prediction.backends import build_model, check_described
+
+WEIGHTS = "model.safetensors"
+_FILES = (WEIGHTS, "config.json", "README.md")
+_TEMPLATE = Path(__file__).with_name("card.md.jinja")
+_WEAK = 0.5  # Dice below which the card names a class
+_METRICS = {"validation_dice": ("dice", "Dice"), "validation_iou": ("mean_iou", "Mean IoU")}
+
+
+def read_checked(
+    checkpoint: str, scale: float | None, network: str | None
+) -> tuple[SavedModel, Path]:
+    """Return the network of a checkpoint, which can be built, and its file."""
+    source = find_model(checkpoint)
+    saved = read_model(source, scale)
+    build_model(saved, source, torch.device("cpu"), fold=False, network=network)
+    return saved, source
+
+
+def write_card(
+    saved: SavedModel, source: Path, folder: Path, *, licence: str, overwrite: bool
+) -> list[str]:
+    """Write the folder of a network that was read from `source`, and return lines to print.
+
+    Raises:
+        UserError: a file is there already, or can't be written.
+    """
+    labels = check_described(saved, source)[1]
+    taken = [folder / name for name in _FILES if (folder / name).exists()]
+    if taken and not overwrite:
+        raise UserError(f"{taken[0]}: already exists; use --overwrite, or another --card")
+    facts = find_facts(saved, source, labels)
+    card = make_card(saved, facts, folder.resolve().name, licence)
+    with write_errors(folder, "make room, or use another --card"):
+        with replacing(folder / WEIGHTS) as temporary:
+            write_described(saved, temporary)
+        write_text(folder / "config.json", json.dumps(describe(saved), indent=2) + "\n")
+        write_text(folder / "README.md", card)
+    lines = [
+        f"{folder}: {', '.join(_FILES)}",
+        f"  use it with: predict.py --model {folder / WEIGHTS}",
+    ]
+    if "validation_dice" not in facts.scores:
+        lines.append("  the card has no scores: this checkpoint does not say them; export best.pt")
+    if licence == "unknown":
+        lines.append("  the card's licence is unknown: nobody may use it; name one by --license")
+    return lines
+
+
+def make_card(saved: SavedModel, facts: Facts, name: str, licence: str) -> str:
+    """Return the text of README.md."""
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData  # timm brings it
+
+    results = [
+        EvalResult(
+            task_type="image-segmentation",
+            dataset_type="image-folder",
+            dataset_name="validation images of the run",
+            metric_type=kind,
+            metric_name=title,
+            metric_value=round(facts.scores[column], 4),
+        )
+        for column, (kind, title) in _METRICS.items()
+        if column in facts.scores
+    ]
+    about: dict[str, Any] = {
+        "license": licence,
+        "library_name": "unet_ddp",
+        "pipeline_tag": "image-segmentation",
+        "tags": ["image-segmentation", "semantic-segmentation", "u-net", "pytorch"],
+    }
+    if results:
+        about |= {"model_name": name, "eval_results": results}
+    assert saved.labels and saved.preprocessing
+    card = ModelCard.from_template(
+        ModelCardData(**about),
+        template_path=str(_TEMPLATE),
+        name=name,
+        architecture=str(saved.architecture),
+        labels=saved.labels,
+        pixels=saved.preprocessing,
+        threshold=saved.threshold,
+        facts=facts,
+        weak=[each for each, dice, _ in facts.classes if dice < _WEAK],
+        licence=licence,
+        version=__version__,
+        weights=WEIGHTS,
+    )
+    return f"{card}\n"
