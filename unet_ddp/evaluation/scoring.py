@@ -104,7 +104,8 @@ def _score(
     truth, scaled_truth = sample.truth.to(device), sample.scaled_truth.to(device)
     logits = predictor.logits(sample.image)  # (1, C, h, w)
     for rows in _bands(scaled_truth):
-        counts.confusion.add_(counts.confuse(logits[:, :, rows], scaled_truth[:, rows]))
+        predicted = counts.decide(logits[:, :, rows])
+        counts.confusion.add_(counts.confuse(predicted, scaled_truth[:, rows], labels.num_classes))
     logits = resize(logits, truth.shape[-2:])  # (1, C, H, W)
     band = decide(logits, threshold, predictor.activation)
     ids, table = (

@@ -44,16 +44,21 @@ class Counts:
         """
         num_classes = logits.shape[1]
         if predicted is None:
-            predicted = logits.max(1).indices  # argmax takes ten times as long on a CPU
+            predicted = cls.decide(logits)
         return cls(
             confusion(predicted, masks, num_classes),
             histogram(confidence(logits), predicted, masks, num_classes),
         )
 
     @staticmethod
-    def confuse(logits: Tensor, masks: Tensor) -> Tensor:
-        """Return the confusion matrix alone of logits (N, C, H, W), as `of` does without `predicted`."""
-        return confusion(logits.max(1).indices, masks, logits.shape[1])
+    def decide(logits: Tensor) -> Tensor:
+        """Return the class ids (N, H, W) that logits (N, C, H, W) predict without a threshold."""
+        return logits.max(1).indices  # argmax takes ten times as long on a CPU
+
+    @staticmethod
+    def confuse(predicted: Tensor, masks: Tensor, num_classes: int) -> Tensor:
+        """Return `confusion` of class ids (N, H, W)."""
+        return confusion(predicted, masks, num_classes)
 
     def add(self, other: Counts) -> None:
         """Add `other` in place."""

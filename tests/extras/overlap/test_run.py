@@ -19,8 +19,10 @@ from unet_ddp import Predictor
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.scoring import score_pairs
+from unet_ddp.extras.onnx.export import main as export
 from unet_ddp.extras.report.gallery import make_gallery
 
 CLASSES = ("disc", "square")
@@ -195,3 +197,20 @@ def test_the_report_shows_the_masks_that_are_predicted(data: Path, run: Path) ->
         content = picture.layers["difference"].partition(",")[2]
         wrong = np.asarray(Image.open(io.BytesIO(base64.b64decode(content)))) > 0
         assert (wrong == (values != truth)).all(), picture.name
+
+
+def test_an_exported_network_predicts_the_same(data: Path, run: Path, tmp_path: Path) -> None:
+    for library in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(library)
+    best, exported = run / "best.pt", tmp_path / "net.onnx"
+    export([str(best), str(exported)])
+    own, other = (Predictor.from_checkpoint(path)(data / "imgs/1.png") for path in (best, exported))
+    assert abs(own.probabilities - other.probabilities).max() < 1e-4
+    assert (own.masks == other.masks).mean() > 0.999
+    for form, found in (
+        ("--whole", "masks of overlapping"),
+        ("--qgis", "one class for each pixel"),
+    ):
+        with pytest.raises(UserError, match=f"{form}: .*{found}"):
+            export([str(best), str(tmp_path / "no.onnx"), form])
+        assert not (tmp_path / "no.onnx").exists()

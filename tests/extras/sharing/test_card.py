@@ -29,7 +29,7 @@ def write_run(folder: Path) -> Path:
     folder.mkdir()
     write_model(folder / "best.pt", LABELS)
     content = checkpoint.load(folder / "best.pt")
-    config = {"epochs": 2, "loss": "dice_ce", "learning_rate": 0.01, "images": "/home/me/secret"}
+    config = {"epochs": 2, "loss": "dice_ce", "learning_rate": 0.01, "images": "/mnt/me/secret"}
     checkpoint.save(
         folder / "best.pt", {**content, "config": config, "best": {"score": 0.625, "epoch": 1}}
     )
@@ -38,9 +38,7 @@ def write_run(folder: Path) -> Path:
     rows = ["1,0.1,0.1" + ",0.1" * 6, "2,0.625,0.5,0.9,0.75,0.5,0.8,0.6,0.4375", "3" + ",0.2" * 8]
     (folder / "metrics.csv").write_text("\n".join([",".join(columns), *rows]) + "\n")
     parts = ["training"] * 3 + ["validation"] * 2
-    lines = [
-        f'"/home/me/secret/{number}.png","m","g","{part}"' for number, part in enumerate(parts)
-    ]
+    lines = [f'"/mnt/me/secret/{number}.png","m","g","{part}"' for number, part in enumerate(parts)]
     (folder / "split.csv").write_text("\n".join(['"image","mask","group","split"', *lines]) + "\n")
     return folder / "best.pt"
 

@@ -19,8 +19,9 @@ from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import hides_bars
 from unet_ddp.extras.onnx.backend import OnnxBackend
 from unet_ddp.extras.onnx.runtimes import Run, open_run, open_session
-from unet_ddp.metrics.counts import confusion
+from unet_ddp.metrics.counts import Counts
 from unet_ddp.metrics.scores import Scores, show
+from unet_ddp.plugins import find
 from unet_ddp.prediction.backends import LoadedModel
 from unet_ddp.prediction.predictor import Predictor
 
@@ -36,7 +37,7 @@ class Verdict:
     names: list[str]
     """Of the images, in the order of the counts."""
     expected: list[Any] = field(default_factory=list)
-    """Confusion matrix (C, C) of the checkpoint's mask of each image."""
+    """Confusion matrix of the checkpoint's mask of each image."""
     found: list[Any] = field(default_factory=list)
     equal: list[float] = field(default_factory=list)
     """Share of the pixels in which the two masks of an image are equal."""
@@ -101,6 +102,7 @@ def judge(
 ) -> dict[str, Verdict]:
     """Return for each exported network its verdict on the images of `data`, at their own size."""
     classes, names = data.labels.class_names, [pair.name for pair in data.pairs]
+    counts: type[Counts] = find("counts", data.labels.activation)
     verdicts = {name: Verdict(classes, names) for name in networks}
     for row, pair in enumerate(tqdm(data.pairs, unit="image", leave=False, disable=hides_bars())):
         truth = torch.from_numpy(data.read_truth(row))
@@ -112,8 +114,8 @@ def judge(
                 verdict.seconds.append(time.perf_counter() - began)
                 verdict.equal.append(float((found == expected).mean()))
                 for side, ids in ((verdict.expected, expected), (verdict.found, found)):
-                    table = confusion(torch.from_numpy(ids)[None], truth[None], len(classes))
-                    side.append(table)
+                    predicted = torch.from_numpy(ids)[None]
+                    side.append(counts.confuse(predicted, truth[None], len(classes)))
     return verdicts
 
 

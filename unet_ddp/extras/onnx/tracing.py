@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.prediction.activation import SOFTMAX, Activation
 
 LARGEST_DIFFERENCE = 1e-4  # of probabilities, between an exported file and its network
 ROUNDINGS = 4  # as many times its own error in float32 may a file differ from a network
@@ -22,14 +23,19 @@ LOGIT_AXES = (0, 2, 3)  # of (N, C, H, W)
 
 
 class Exported(nn.Module):
-    """A network with its normalisation and softmax; it may compute in another type than float32."""
+    """A network with its normalisation and activation; it may compute in another type than float32."""
 
     mean: Tensor
     factor: Tensor
 
-    def __init__(self, network: nn.Module, preprocessing: Preprocessing) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        preprocessing: Preprocessing,
+        activation: Activation = SOFTMAX,
+    ) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.activation = network, activation
         mean = torch.tensor(preprocessing.fill)
         std = torch.tensor(preprocessing.std) * ((preprocessing.high - preprocessing.low) or 1.0)
         self.register_buffer("mean", mean.view(1, -1, 1, 1))
@@ -41,7 +47,7 @@ class Exported(nn.Module):
         images = (images - self.mean) * self.factor
         weights = next(self.network.parameters(), self.mean)
         logits: Tensor = self.network(images.to(weights.dtype)).to(self.mean.dtype)
-        return logits, logits.softmax(1)
+        return logits, self.activation.normalise(logits)
 
 
 def trace(
@@ -90,7 +96,7 @@ def largest_difference(
     for size in SIZES:
         pixels = noise(preprocessing, size)
         with torch.inference_mode():
-            expected, found = module(pixels)[1], backend(pixels).softmax(1)
+            expected, found = module(pixels)[1], module.activation.normalise(backend(pixels))
         largest = max(largest, float((found - expected).abs().max()))
     return largest
 

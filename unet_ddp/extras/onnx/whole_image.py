@@ -99,7 +99,7 @@ def add_image_steps(network: Any, model: LoadedModel) -> Any:
     """Return an exported network as a graph from images of any size to mask values."""
     pixels, labels = model.preprocessing, model.labels
     if labels.kind != "classes" or pixels.nodata is not None:
-        found = "masks of objects" if pixels.nodata is None else "pixels without data"
+        found = f"masks of {labels.kind}" if pixels.nodata is None else "pixels without data"
         raise UserError(f"--whole: {found} are not in a graph; export without it")
     image, logits = noise(pixels, TRACED), torch.zeros(2, labels.num_classes, 38, 54)
     before = trace(Shrink(pixels), [image], [PIXEL_AXES], inputs=["image"], outputs=["pixels"])
@@ -111,6 +111,8 @@ def add_image_steps(network: Any, model: LoadedModel) -> Any:
 def add_qgis_steps(network: Any, model: LoadedModel) -> Any:
     """Return an exported network with the input and output of QGIS's plugin Deepness."""
     pixels, axes = model.preprocessing, [LOGIT_AXES]
+    if model.labels.activation != "softmax":
+        raise UserError(f"--qgis: its plugin has one class for each pixel, not {model.labels.kind}")
     if pixels.dtype != "uint8":
         raise UserError(f"--qgis: its plugin has images of 8 bit, these are {pixels.dtype}")
     image, found = (torch.zeros(2, n, 64, 96) for n in (pixels.channels, model.labels.num_classes))

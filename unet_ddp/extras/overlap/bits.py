@@ -47,6 +47,15 @@ def find_plane(ids: NDArray[Any], k: int) -> Flags:
 
 def find_truth(masks: Tensor, num_classes: int) -> Tensor:
     """Return which class has which pixel, (N, C, H, W) bool, of bit fields (N, H, W) int64."""
-    bits = torch.tensor([bit_of(k) for k in range(num_classes)], device=masks.device)
     masks = masks.unsqueeze(1)  # (N, 1, H, W)
-    return ((masks & bits.view(1, -1, 1, 1)) != 0) & (masks != IGNORE_ID)
+    return ((masks & _bits(num_classes, masks)) != 0) & (masks != IGNORE_ID)
+
+
+def sum_bits(truth: Tensor) -> Tensor:
+    """Return the bit fields (N, H, W) int64 of which class has which pixel, (N, C, H, W) bool."""
+    return (truth * _bits(truth.shape[1], truth)).sum(1)
+
+
+def _bits(num_classes: int, like: Tensor) -> Tensor:
+    bits = torch.tensor([bit_of(k) for k in range(num_classes)], device=like.device)
+    return bits.view(1, -1, 1, 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from unet_ddp.extras.overlap.bits import find_truth
+from unet_ddp.extras.overlap.bits import find_truth, sum_bits
 from unet_ddp.metrics.counts import BINS, Counts, count_cells
 
 if TYPE_CHECKING:
@@ -36,19 +36,26 @@ class ClassCounts(Counts):
         """
         masks, count = masks.long(), logits.shape[1]
         truth = find_truth(masks, count)
-        found = logits >= 0 if predicted is None else find_truth(predicted.long(), count)
         bins = (logits.float().sigmoid() * BINS).long().clamp_(0, BINS - 1)  # nan: the first bin
-        tables = [
-            (
-                count_cells(2 * truth[:, k] + found[:, k], masks, 4).view(2, 2),
-                count_cells(BINS * truth[:, k] + bins[:, k], masks, 2 * BINS).view(2, BINS),
-            )
+        histograms = [
+            count_cells(BINS * truth[:, k] + bins[:, k], masks, 2 * BINS).view(2, BINS)
             for k in range(count)
         ]
-        confusions, histograms = zip(*tables, strict=True)
-        return cls(torch.stack(confusions), torch.stack(histograms))
+        predicted = cls.decide(logits) if predicted is None else predicted
+        return cls(cls.confuse(predicted, masks, count), torch.stack(histograms))
 
     @staticmethod
-    def confuse(logits: Tensor, masks: Tensor) -> Tensor:
-        """Return the confusion matrices alone."""
-        return ClassCounts.of(logits, masks).confusion
+    def decide(logits: Tensor) -> Tensor:
+        """Return the bit fields (N, H, W) of the classes whose probability is at least 0.5."""
+        return sum_bits(logits >= 0)
+
+    @staticmethod
+    def confuse(predicted: Tensor, masks: Tensor, num_classes: int) -> Tensor:
+        """Return the confusion matrices (C, 2, 2) of bit fields (N, H, W)."""
+        found, truth = (find_truth(each.long(), num_classes) for each in (predicted, masks))
+        return torch.stack(
+            [
+                count_cells(2 * truth[:, k] + found[:, k], masks, 4).view(2, 2)
+                for k in range(num_classes)
+            ]
+        )
