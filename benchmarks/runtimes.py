@@ -21,12 +21,12 @@ from benchmarks.timing import Turns, machine, new_parser, print_table, take_turn
 from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
 from unet_ddp.distributed.device import predicts_in_bfloat16
 from unet_ddp.extras.onnx.backend import OnnxBackend
-from unet_ddp.extras.onnx.export import describe_network, write_graph
+from unet_ddp.extras.onnx.export import describe_network
 from unet_ddp.extras.onnx.export_data import find_scored, read_calibration
 from unet_ddp.extras.onnx.gate import judge, with_network
 from unet_ddp.extras.onnx.quantisation import quantise
 from unet_ddp.extras.onnx.runtimes import list_installed, open_openvino
-from unet_ddp.extras.onnx.tracing import Exported, noise, trace_network
+from unet_ddp.extras.onnx.tracing import Exported, noise, trace_network, write_graph
 from unet_ddp.prediction.backends import LoadedModel, TorchBackend, build_model
 
 CPU = torch.device("cpu")

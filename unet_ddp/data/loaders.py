@@ -195,7 +195,8 @@ def keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: Worl
     """
     image_format = datasets[0].image_format
     kept = [one for one in datasets if len(one) and one.store is None and one.draw is None]
-    kept = [one for one in kept if not one.pairs.is_remote]
+    # Masks of more than 256 ids have two bytes a pixel, and what is kept has one.
+    kept = [one for one in kept if not one.pairs.is_remote and one.labels.num_ids <= 256]
     needed = [SampleMemory.needed(len(one), image_format, pixels=pixels) for one in kept]
     if FORK is None or sum(needed) > _KEPT_SHARE * free_memory(_CPU):
         needed = []

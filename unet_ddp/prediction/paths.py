@@ -105,7 +105,8 @@ def _origins(path: Path) -> list[Path]:
     """Return what `path` would be the mask, overlay or probability of, without suffix."""
     stem = path.stem
     origins = [stem.removesuffix(end) for end in _OUTPUT_ENDINGS if stem.endswith(end)]
-    origins += [stem.rpartition(infix)[0] for infix in ("_probability_", "_mask_")]
+    if path.suffix.lower() == ".png":
+        origins += [stem.rpartition(infix)[0] for infix in ("_probability_", "_mask_")]
     return [path.with_name(origin) for origin in origins if origin]
 
 

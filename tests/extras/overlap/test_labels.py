@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from unet_ddp.config import DataConfig
+from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.loaders import keep_in_memory
 from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.data.matching import find_pairs
+from unet_ddp.data.readers.base import ImageFormat
+from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
+from unet_ddp.extras.cache.samples import SampleCache
 from unet_ddp.extras.overlap.activation import Sigmoid
 from unet_ddp.extras.overlap.bits import find_truth
 from unet_ddp.extras.overlap.labels import OverlapLabels
@@ -119,3 +127,21 @@ def test_values_that_are_no_bits_are_refused(
         infer(values, **settings)
     with pytest.raises(UserError, match=r"mask.png: value 4; expected bits of 2 classes, 0 to 3"):
         make_labels(2).to_ids(np.array([[4]], np.int32), PATH)
+
+
+def test_more_than_seven_classes_are_not_kept_as_bytes(tmp_path: Path) -> None:
+    """They have two bytes a pixel, and the cache and the memory keep one."""
+    wanted = ImageFormat(3)
+    how: dict[str, Any] = {"scale": 1.0, "resize_masks": False}
+    SampleCache(tmp_path, make_labels(7), wanted, **how)
+    with pytest.raises(UserError, match=r"--cache: keeps masks of one byte a pixel, and 8 classes"):
+        SampleCache(tmp_path, make_labels(8), wanted, **how)
+    for count, is_kept in ((7, True), (8, False)):
+        folder = tmp_path / str(count)
+        for name in ("imgs", "masks"):
+            (folder / name).mkdir(parents=True)
+            Image.fromarray(np.ones((16, 16), np.uint8)).save(folder / name / "a.png")
+        pairs = find_pairs(folder / "imgs", folder / "masks")
+        data = SegmentationDataset(pairs, make_labels(count), ImageFormat(1), scale=1.0)
+        keep_in_memory([data], 256, World())
+        assert (data.store is not None) == is_kept

@@ -172,7 +172,10 @@ def test_masks_of_an_earlier_prediction_are_read_again(
     [
         ("--rank", "--rank: is for classes that do not overlap"),
         ("--rle", "--rle: its format has background and one class, this network has disc, square"),
-        ("--threshold=0.3", "--threshold 0.3: is for two classes, this network has 2"),
+        (
+            "--threshold=0.3",
+            "--threshold 0.3: is for two classes, this network has 2",
+        ),
     ],
 )
 def test_outputs_that_need_one_class_for_each_pixel_are_refused(

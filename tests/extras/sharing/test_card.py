@@ -29,7 +29,14 @@ def write_run(folder: Path) -> Path:
     folder.mkdir()
     write_model(folder / "best.pt", LABELS)
     content = checkpoint.load(folder / "best.pt")
-    config = {"epochs": 2, "loss": "dice_ce", "learning_rate": 0.01, "images": "/mnt/me/secret"}
+    config = {
+        "epochs": 2,
+        "loss": "dice_ce",
+        "learning_rate": 0.01,
+        "images": "/mnt/me/secret",
+        "encoder_weights": "/mnt/me/secret.pt",
+        "augmentation": "secret:Own",
+    }
     checkpoint.save(
         folder / "best.pt", {**content, "config": config, "best": {"score": 0.625, "epoch": 1}}
     )
@@ -150,3 +157,23 @@ def test_a_checkpoint_without_scores_says_so(
     assert "the card's licence is unknown" in output
     data: Any = ModelCard.load(tmp_path / "net" / "README.md").data
     assert data.eval_results is None
+
+
+def test_scores_of_another_run_are_not_the_card_s(tmp_path: Path) -> None:
+    best = write_run(tmp_path / "run")
+    rows = (tmp_path / "run/metrics.csv").read_text().replace("0.625", "0.9")
+    (tmp_path / "run/metrics.csv").write_text(rows)
+    assert main(["export", str(best), "--card", str(tmp_path / "net")]) == 0
+    text = (tmp_path / "net/README.md").read_text()
+    assert "- Dice: 0.6250" in text and "0.9000" not in text and "numbers of images are not" in text
+
+
+def test_files_of_other_programs_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best, folder = write_run(tmp_path / "run"), tmp_path / "project"
+    folder.mkdir()
+    (folder / "README.md").write_text("# mine")
+    assert main(["export", str(best), "--card", str(folder), "--overwrite"]) == 2
+    assert "README.md: is of another program" in capsys.readouterr().err
+    assert (folder / "README.md").read_text() == "# mine"

@@ -43,6 +43,10 @@ class BandsFile(OpenFile):
         """Return the values of a mask, (H, W), or its colours, (H, W, 3); of `planes`, their codes."""
         bands = self.read_bands()
         if bands.shape[2] in (2, 4) and self.header.has_alpha:
+            if self.planes:  # it may be a class: tifffile and GDAL mark the fourth band by default
+                raise UserError(
+                    f"{self.path}: the last of {bands.shape[2]} bands is marked as alpha; save them as pages or NPY"
+                )
             bands = bands[..., :-1]
         self._check_count(bands.shape[2])
         with np.errstate(invalid="ignore"):  # nan, which the comparison finds

@@ -31,6 +31,8 @@ def score_other(config: Any, job: Job, world: World) -> Callable[[Evaluation], l
     Raises:
         UserError: it was scored on other images, or has other classes, on every rank.
     """
+    if check_described(job.model, job.source)[1].activation != "softmax":
+        raise UserError("--against: is for classes that do not overlap; leave it out")
     other: Any = world.on_main(lambda: _find_other(config, job))
     lines = [f"against {config.against}:"]
     if isinstance(other, Job):
@@ -44,8 +46,6 @@ def score_other(config: Any, job: Job, world: World) -> Callable[[Evaluation], l
 
     def describe(evaluation: Evaluation) -> list[str]:
         classes = evaluation.labels.num_classes
-        if evaluation.confusion.ndim == 3:
-            raise UserError("--against: is for classes that do not overlap; leave it out")
         return [*lines, *compare(count(evaluation), other, groups, classes)]
 
     return describe

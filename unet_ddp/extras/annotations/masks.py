@@ -220,7 +220,8 @@ class PlanePainter(Painter):
             found = f"--overlap keep: classes: {len(self.bodies)}"
             raise UserError(f"{found}; 2 to {MOST_PLANES} can overlap: leave the flag out")
         self._bits = {self.values[name]: k for k, name in enumerate(self.bodies)}
-        self.folders = name_parts([name.strip(". ") or "unnamed" for name in self.bodies])
+        names = [name.strip("#. ") or "unnamed" for name in self.bodies]
+        self.folders = name_parts(names)
 
     def put(self, place: Mask, pixels: Flags, value: int) -> None:
         """Draw an object's pixels (H, W) in a view (H, W) of the mask, in the bit of its class."""

@@ -32,7 +32,7 @@ from unet_ddp.data.pairs import Pair, find_stamp
 from unet_ddp.data.readers.base import ImageFormat, Pixels
 from unet_ddp.data.readers.read import READERS, describe_readers
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import one_line
+from unet_ddp.errors import UserError, one_line
 from unet_ddp.files import cache_folder, refuse_special, replacing
 
 _HEADER = struct.Struct("<24s8s3Q8x")  # 64 bytes: magic, dtype, height, width, channels
@@ -78,6 +78,11 @@ class SampleCache:
     ) -> None:
         self.folder = folder / "samples"
         self._format = image_format
+        if labels.num_ids > 256:
+            raise UserError(
+                f"--cache: keeps masks of one byte a pixel, and {labels.num_classes} classes that overlap "
+                "need two; leave it out"
+            )
         self._num_ids = labels.num_ids
         versions = [f"unet_ddp {READERS}"]
         for name in _DECODERS:  # another version may decode to other pixels

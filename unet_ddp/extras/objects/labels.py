@@ -62,7 +62,7 @@ class ObjectLabels(Labels):
     separation: tuple[_Share, _Share] = field(default=(0.5, 0.5), repr=False)
     """Least probability of an object's body where it is seeded, and of body or border as far as it
     extends."""
-    smoothing: Annotated[float, Limit(at_least=0)] = field(default=0.0, repr=False)
+    smoothing: Annotated[float, Limit(at_least=0, at_most=100)] = field(default=0.0, repr=False)
     """Deviation, in pixels, of the Gaussian by which probabilities are smoothed first; 0: as they are."""
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -28,6 +28,7 @@ from unet_ddp.extras.onnx.tracing import (
     largest_difference,
     largest_rounding,
     trace_network,
+    write_graph,
 )
 from unet_ddp.extras.onnx.whole_image import add_image_steps, add_qgis_steps, describe_for_qgis
 from unet_ddp.extras.sharing.card import read_checked, write_card
@@ -97,12 +98,13 @@ def main(argv: Sequence[str]) -> int:
     config = parse(ExportConfig, argv, prog="python -m unet_ddp export")
     if config.output is None and config.card is None:
         raise UserError("nothing to write; name a FILE.onnx, or use --card DIR")
+    job = find_job(config) if config.output is not None else None
     if config.card is not None:
         saved, source = read_checked(config.checkpoint, config.scale, config.network)
         how: Any = {"licence": config.license, "overwrite": config.overwrite}
         print_lines(*write_card(saved, source, as_local_path(config.card, "--card"), **how))
-    if config.output is not None:
-        print_lines(*export(config))
+    if job is not None:
+        print_lines(*write_export(job))
     return 0
 
 
@@ -113,7 +115,11 @@ def export(config: ExportConfig) -> list[str]:
         UserError: a mistake in the settings, or there are no images to score it on where it needs them.
         RunError: its masks, or its probabilities, are not the checkpoint's.
     """
-    job = find_job(config)
+    return write_export(find_job(config))
+
+
+def write_export(job: Job) -> list[str]:
+    """Write the file of a job if it passes, and return lines to print."""
     with write_errors(job.path), replacing(job.path) as temporary:
         graph, lines = trace_checked(job, temporary)
         if isinstance(job.scored, UserError):
@@ -286,13 +292,3 @@ def describe_network(
         "form": form,
     }
     return {METADATA: json.dumps(facts)}
-
-
-def write_graph(graph: Any, metadata: Mapping[str, str], path: Path) -> None:
-    """Write a graph that ONNX's own checker accepts, with this metadata and no other."""
-    onnx = import_extra("onnx", "onnx", path)
-    del graph.metadata_props[:]
-    for key, value in metadata.items():
-        graph.metadata_props.add(key=key, value=value)
-    onnx.checker.check_model(graph)
-    path.write_bytes(graph.SerializeToString())

@@ -38,7 +38,8 @@ def find_scored(
         UserError: they are not on this machine, or the checkpoint does not say which they are.
     """
     if images is not None and masks is not None:
-        pairs, place = find_pairs(as_path(images), as_path(masks)), f"in {images}"
+        planes = model.labels.reads_planes
+        pairs, place = find_pairs(as_path(images), as_path(masks), planes=planes), f"in {images}"
     else:
         pairs = rebuild(saved.run, source, model.labels).split.validation
         place = "of its run's validation"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.extras.onnx.runtimes import import_extra
 from unet_ddp.prediction.activation import SOFTMAX, Activation
 
 LARGEST_DIFFERENCE = 1e-4  # of probabilities, between an exported file and its network
@@ -115,3 +117,13 @@ def noise(preprocessing: Preprocessing, size: tuple[int, int, int]) -> Tensor:
     shape = (*size, preprocessing.channels)
     values = np.random.default_rng(0).uniform(preprocessing.low, preprocessing.high, shape)
     return torch.from_numpy(values.astype(preprocessing.dtype))
+
+
+def write_graph(graph: Any, metadata: Mapping[str, str], path: Path) -> None:
+    """Write a graph that ONNX's own checker accepts, with this metadata and no other."""
+    onnx = import_extra("onnx", "onnx", path)
+    del graph.metadata_props[:]
+    for key, value in metadata.items():
+        graph.metadata_props.add(key=key, value=value)
+    onnx.checker.check_model(graph)
+    path.write_bytes(graph.SerializeToString())

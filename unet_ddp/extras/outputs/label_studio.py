@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,10 @@ def locate(path: Path) -> str:
     """Return the URL at which Label Studio has an image: its address, or one of the local files."""
     if is_address(path):
         return str(path)
-    return _LOCAL_FILES + quote(path.as_posix().lstrip("/"))
+    here = Path.cwd()
+    if path.is_absolute() and path.is_relative_to(here):
+        path = path.relative_to(here)
+    return _LOCAL_FILES + quote(os.fsencode(path.as_posix().lstrip("/")))
 
 
 def _find_regions(prediction: Prediction) -> Iterator[tuple[str, Flags]]:

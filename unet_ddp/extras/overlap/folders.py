@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from unet_ddp.data.masks import Flags
 from unet_ddp.data.matching import detect_suffix, files_by_name
 from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, find_stamp
-from unet_ddp.data.readers.bands import IGNORED_CODE, MOST_PLANES, join_planes
+from unet_ddp.data.readers.bands import MOST_PLANES, join_planes
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, join_some
 from unet_ddp.files import is_address, write_errors
 from unet_ddp.prediction.outputs.png import write_png
 
-_IGNORED = 255  # beside another value, as in PASCAL VOC's masks
 _SHOWN = 6  # values in a message
 
 
@@ -181,11 +180,10 @@ def stamp_of(path: Path) -> Stamp:
 def read_codes(path: Path) -> Codes:
     """Return the codes (H, W) of the classes' masks: see `join_planes`; a class without one has no pixel."""
     files, planes = class_files(path), dict[str, Flags]()
-    ignored: Flags | None = None
     for name, file in files.items():
         if file is None:
             continue
-        planes[name], is_void = _read_plane(file)
+        planes[name] = _read_plane(file)
         first = next(iter(planes))
         if planes[name].shape != planes[first].shape:
             sizes = ["{1}x{0}".format(*planes[each].shape) for each in (name, first)]
@@ -193,19 +191,14 @@ def read_codes(path: Path) -> Codes:
                 f"{file} is {sizes[0]}, {files[first]} {sizes[1]}; the masks of an image's classes have one "
                 "size: resize one"
             )
-        if is_void is not None:
-            ignored = is_void if ignored is None else ignored | is_void
     if not planes:
         raise UserError(f"{path}: no folder has such a mask")
     empty = np.zeros_like(next(iter(planes.values())))
-    codes = join_planes(planes.get(name, empty) for name in files)
-    if ignored is None:
-        return codes
-    return np.where(ignored, np.int32(IGNORED_CODE), codes)
+    return join_planes(planes.get(name, empty) for name in files)
 
 
-def _read_plane(file: Path) -> tuple[Flags, Flags | None]:
-    """Return where a mask of one class has it, (H, W), and where it says 255 besides: ignored.
+def _read_plane(file: Path) -> Flags:
+    """Return where a mask of one class has it, (H, W).
 
     Raises:
         UserError: it is not of one class.
@@ -215,14 +208,11 @@ def _read_plane(file: Path) -> tuple[Flags, Flags | None]:
     if header.is_lossy:
         raise UserError(f"{file}: lossy compression changes values; save masks as PNG")
     values: NDArray[np.generic] = np.unique(codes)
-    others = [value for value in values.tolist() if value not in (0, _IGNORED)]
-    if header.has_colour_values or len(others) > 1:
+    if header.has_colour_values or len(values[values != 0]) > 1:
         kind = "colours" if header.has_colour_values else "values"
         shown = join_some(list(map(str, values.tolist())), _SHOWN)
         raise UserError(
             f"{file}: {len(values)} {kind}{'' if header.has_colour_values else f' ({shown})'}; the mask of a "
-            "class in a folder of its own has 0 and one other value, or 0, 1 and 255 for ignored pixels"
+            "class in a folder of its own has 0 and one other value; for ignored pixels, save bit fields"
         )
-    if not others:
-        return codes == _IGNORED, None
-    return codes == others[0], codes == _IGNORED if _IGNORED in values else None
+    return np.asarray(codes != 0)

@@ -22,6 +22,8 @@ class OverlapSettings:
     """With --overlap: an image that lacks a mask in a class's folder is an error; without the flag, it has no pixel of the class."""
 
     def check(self) -> None:
-        """Refuse a setting that needs one class for each pixel."""
+        """Refuse a setting that needs one class for each pixel, and one that is of overlap alone."""
+        if self.all_masks and not self.overlap:
+            raise UserError("--all-masks: is for --overlap; use both or neither")
         if self.overlap and getattr(self, "balance", False):
             raise UserError("--overlap and --balance: use one of them")

@@ -19,6 +19,8 @@ from unet_ddp.extras.serve.settings import ServeConfig
 from unet_ddp.files import ended_by_sigterm
 from unet_ddp.prediction.pipeline import one_core_each
 
+_LAST_ANSWERS = 60  # seconds for them at the end: a client may never read its answer
+
 
 def main(argv: Sequence[str]) -> int:
     """Serve until Ctrl-C or SIGTERM, answer the waiting requests, and return the exit status."""
@@ -51,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
             app = Service(queue, config).build_app()
             settings = uvicorn.Config(
                 app, lifespan="off", ws="none", log_config=None, log_level="warning",
-                access_log=False, server_header=False,
+                access_log=False, server_header=False, timeout_graceful_shutdown=_LAST_ANSWERS,
             )  # fmt: skip
             uvicorn.Server(settings).run(sockets=[listener])
     return 0

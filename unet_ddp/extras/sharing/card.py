@@ -13,7 +13,7 @@ from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
 from unet_ddp.errors import UserError
 from unet_ddp.extras.sharing.facts import Facts, find_facts
 from unet_ddp.extras.transfer.described import describe, write_described
-from unet_ddp.files import replacing, write_errors, write_text
+from unet_ddp.files import check_no_input, replacing, write_errors, write_text
 from unet_ddp.prediction.backends import build_model, check_described
 
 WEIGHTS = "model.safetensors"
@@ -45,6 +45,11 @@ def write_card(
     taken = [folder / name for name in _FILES if (folder / name).exists()]
     if taken and not overwrite:
         raise UserError(f"{taken[0]}: already exists; use --overwrite, or another --card")
+    check_no_input([("--card", path) for path in taken], [("checkpoint", source)])
+    if foreign := [
+        path for path in taken[-2:] if path.suffix != ".safetensors" and not _is_ours(path)
+    ]:
+        raise UserError(f"{foreign[0]}: is of another program; use another --card")
     facts = find_facts(saved, source, labels)
     card = make_card(saved, facts, folder.resolve().name, licence)
     with write_errors(folder, "make room, or use another --card"):
@@ -61,6 +66,12 @@ def write_card(
     if licence == "unknown":
         lines.append("  the card's licence is unknown: nobody may use it; name one by --license")
     return lines
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether a model card, or a description, was written by this program."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return "library_name: unet_ddp" in text or '"preprocessing"' in text
 
 
 def make_card(saved: SavedModel, facts: Facts, name: str, licence: str) -> str:

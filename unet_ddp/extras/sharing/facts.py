@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from unet_ddp.checkpoints.file import Content
 from unet_ddp.checkpoints.weights import SavedModel
 from unet_ddp.data.labels import Labels
+from unet_ddp.runs.writers import read_rows
 
 _SETTINGS = ("epochs", "loss", "learning_rate", "augmentation", "crop_size", "encoder_weights", "precision", "seed")  # fmt: skip
 
@@ -30,32 +33,40 @@ class Facts:
 
 def find_facts(saved: SavedModel, source: Path, labels: Labels) -> Facts:
     """Return the facts in a checkpoint and next to it."""
-    row = _find_epoch(saved.run, source.parent / "metrics.csv")
-    scores = {name: float(text) for name, text in row.items() if name and _is_score(name, text)}
     best = saved.run.get("best") or {}
-    if "score" in best:
-        scores.setdefault("validation_dice", float(best["score"]))
+    own = {"validation_dice": float(best["score"])} if "score" in best else {}
+    scores = _find_scores(saved.run, source.parent / "metrics.csv") or own
     pairs = [(name, (scores.get(f"dice_{name}"), scores.get(f"iou_{name}"))) for name in labels.class_names]  # fmt: skip
     classes = [
         (name, dice, iou) for name, (dice, iou) in pairs if dice is not None and iou is not None
     ]
     config = saved.run.get("config") or {}
-    settings = {name: config[name] for name in _SETTINGS if config.get(name) is not None}
-    return Facts(_count_images(source.parent / "split.csv"), scores, classes, settings)
+    settings = {name: _tell(config[name]) for name in _SETTINGS if config.get(name) is not None}
+    is_its_run = len(scores) > len(own)
+    counts = _count_images(source.parent / "split.csv") if is_its_run else {}
+    return Facts(counts, scores, classes, settings)
 
 
-def _is_score(name: str, text: str) -> bool:
-    return bool(text) and name.startswith(("validation_", "dice_", "iou_")) and text != "nan"
+def _tell(value: object) -> object:
+    """Return a setting's value; a path, an address or a part of the user's own is not told."""
+    is_text = isinstance(value, str)
+    return "own" if is_text and not str(value).replace("-", "_").isidentifier() else value
 
 
-def _find_epoch(run: Content, path: Path) -> dict[str, str]:
-    """Return the row of the epoch whose weights a checkpoint has, empty if none is known."""
+def _find_scores(run: Content, path: Path) -> dict[str, float]:
+    """Return the scores of the epoch whose weights a checkpoint has; none if the file is of another run."""
     best = run.get("best") or {}
-    if "epoch" not in best or not path.is_file():
+    if not {"epoch", "score"} <= {*best} or not path.is_file():
         return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = {row.get("epoch"): row for row in csv.DictReader(file)}
-    return rows.get(str(int(best["epoch"]) + 1), {})
+    row = {each.get("epoch"): each for each in read_rows(path)}.get(str(int(best["epoch"]) + 1), {})
+    scores = {}
+    for name, text in row.items():
+        if text and name.startswith(("validation_", "dice_", "iou_")):
+            with suppress(ValueError):
+                scores[name] = float(text)
+    scores = {name: score for name, score in scores.items() if math.isfinite(score)}
+    is_its = math.isclose(scores.get("validation_dice", -1.0), best["score"], rel_tol=1e-6)
+    return scores if is_its else {}
 
 
 def _count_images(path: Path) -> dict[str, int]:
