@@ -282,7 +282,7 @@ def test_touching_objects_of_two_classes_have_their_class(tmp_path: Path) -> Non
         for value in np.unique(found)[1:]:
             classes = np.bincount(truth[found == value], minlength=3)
             right.append(classes.argmax() == value // 1_000_000)
-    assert len(right) > 60 and np.mean(right) > 0.8
+    assert len(right) > 50 and np.mean(right) > 0.8  # of 79 objects
     status, out, err = call_main("unet_ddp.__main__", ["evaluate", "--workers", "0"], here)
     assert status == 0, err
     assert "  disc: AP 0." in out and "  square: AP 0." in out
