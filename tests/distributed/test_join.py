@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from tests.ranks import python
 from unet_ddp.distributed import join as join_module
-from unet_ddp.distributed.join import exit_with_error, join, leave
+from unet_ddp.distributed.join import exit_with_error, join, leave, print_error
 from unet_ddp.distributed.launch import run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
@@ -455,6 +456,19 @@ def test_a_rank_that_has_failed_ends_without_torch_s_abort(
 
 @pytest.mark.processes
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux names threads there")
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["prints first", "prints last"])
+def test_torchrun_s_report_has_the_line_whichever_rank_ends_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[int, int]
+) -> None:
+    """Rank 1, which prints nothing, ends in the same second as rank 0, which has printed."""
+    reports = [str(tmp_path / f"{rank}.json") for rank in range(2)]
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", reports[0])
+    print_error(UserError("nowhere: not found"))
+    failures = {rank: ProcessFailure(rank, 1 + rank, 2, reports[rank]) for rank in order}
+    _, first = ChildFailedError("train.py", failures).get_first_failure()
+    assert first.message["message"] == "nowhere: not found"
+
+
 def test_no_thread_of_a_group_outlives_it(tmp_path: Path) -> None:
     """At Python's end a thread that lets a tensor go aborts the process, which has ended well."""
     script = """if True:

@@ -79,9 +79,9 @@ def is_near(found: Array, expected: Array, file: File) -> bool:
         return False
     with np.errstate(invalid="ignore"):  # what others make up of bytes that they do not know
         found, expected = found.astype(np.float64), expected.astype(np.float64)
-    if file.most and found.max() > file.most:  # bits are stretched to a byte
-        found = found * (file.most / 255)
-    return bool(np.abs(found - expected).max() <= file.tolerance)
+        if file.most and found.max() > file.most:  # bits are stretched to a byte
+            found = found * (file.most / 255)
+        return bool(np.abs(found - expected).max() <= file.tolerance)
 
 
 # -- what ours read --------------------------------------------------------------------------

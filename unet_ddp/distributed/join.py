@@ -139,7 +139,10 @@ def print_error(error: object, store: dist.Store | None = None) -> None:
     """
     line = f"error: {one_line(error)}"
     if report := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        said = {"message": one_line(error), "extraInfo": {"timestamp": str(int(time.time()))}}
+        moment = int(time.time())
+        if isinstance(error, UserError):
+            moment -= 1  # the report names the first failure, in seconds: not a rank that follows this one
+        said = {"message": one_line(error), "extraInfo": {"timestamp": str(moment)}}
         with contextlib.suppress(OSError):
             Path(report).write_text(json.dumps({"message": said}), encoding="utf-8")
     launcher = getattr(store, "underlying_store", None)  # which outlives the attempt
