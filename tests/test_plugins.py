@@ -8,22 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from unet_ddp import plugins
 from unet_ddp.config import TrainConfig
-from unet_ddp.plugins import BUILT_IN, find
+from unet_ddp.plugins import built_in, find
+from unet_ddp.plugins.built_in import BUILT_IN
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.settings import Calls, Names, pairs_of
 
-PACKAGE = Path(plugins.__file__).parent
+TABLE = Path(built_in.__file__)
+PACKAGE = TABLE.parents[1]
 PARTS = [(point, name) for point, parts in BUILT_IN.items() for name in parts]
-SOURCES = [path.read_text() for path in PACKAGE.rglob("*.py") if path.name != "plugins.py"]
+SOURCES = [path.read_text() for path in PACKAGE.rglob("*.py") if path != TABLE]
 
 
 def comments() -> dict[str, str]:
     """Return the last line of the comment above each point and each extra, by its name."""
-    above = re.findall(
-        r'^ {4,8}# (.*)\n {4,8}"(\w+)": [{"]', Path(plugins.__file__).read_text(), re.M
-    )
+    above = re.findall(r'^ {4,8}# (.*)\n {4,8}"(\w+)": [{"]', TABLE.read_text(), re.M)
     return {name: line for line, name in above}
 
 

@@ -1,4 +1,4 @@
-"""The program `unet-ddp`, and ``python -m unet_ddp``: its commands are found by name (plugins.py)."""
+"""The program `unet-ddp`, and ``python -m unet_ddp``: its commands are found by name (plugins/built_in.py)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 import unet_ddp
 from benchmarks import reference, reference_python
 from benchmarks.notebook import make_notebook
-from unet_ddp.plugins import BUILT_IN
+from unet_ddp.plugins.built_in import BUILT_IN
 from unet_ddp.settings import Excludes, as_flag, pairs_of, settings_of
 
 

@@ -6,7 +6,7 @@
 All processes run this program. `world.on_main(work)` runs `work` on rank 0 and returns its result on
 every rank; the run's folder (its files: runs/folder.py) and tracker write and print on rank 0 alone.
 
-Where parts that not all runs need enter this one (plugins.py has them all), in the order of `train`:
+Where parts that not all runs need enter this one (plugins/built_in.py has them all), in the order of `train`:
 
     deterministic           --deterministic
     RunFolder               the copy of a run at s3://, gs://, az://; weights of --load

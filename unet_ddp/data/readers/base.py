@@ -1,7 +1,7 @@
 """Readers of image files: what one must have, so that its files are trained on and predicted.
 
 A reader is a class of open files; it takes a path. It is found by the file's suffix: in
-plugins.py, as the entry point of an installed package (group `unet_ddp.readers`, named as the
+plugins/built_in.py, as the entry point of an installed package (group `unet_ddp.readers`, named as the
 suffix without its dot), or at the import path that --reader names. One with all of its pixels in
 memory needs two methods:
 

@@ -1,17 +1,6 @@
-"""Parts that the core finds by name: it imports none of them, and each is imported when it is named."""
+"""The table of the parts of this package that are found by name, and how each is asked for."""
 
 from __future__ import annotations
-
-import inspect
-import sys
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from functools import cache
-from importlib import import_module
-from pathlib import Path
-from typing import Any
-
-from unet_ddp.errors import UserError
 
 # A point has several parts, which are asked the same. Above it: when, by what name, and (what they are called
 # with). "By the setting": the part has the name of a setting with `Calls(point)`, which is not its default.
@@ -232,69 +221,3 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "render_evaluation": "unet_ddp.extras.report.write:render_evaluation",
     },
 }
-
-
-def find(point: str, name: str) -> Any:
-    """Return the part `name` of a point: built in, of an installed package, or at `module:attribute`.
-
-    A package names it by an entry point of the group `unet_ddp.<point>`. A module may be in the working folder, too.
-
-    Raises:
-        UserError: it can't be imported, or there is none of that name.
-    """
-    built_in = BUILT_IN[point].get(name)
-    path = built_in or _find_path(point, name)
-    if not path:
-        raise UserError(
-            f"{name}: no installed package has it for unet_ddp.{point}; use MODULE:NAME"
-        )
-    try:
-        if ":" in name and str(Path.cwd()) not in sys.path:
-            sys.path.append(str(Path.cwd()))
-        module, _, attribute = path.partition(":")
-        return getattr(import_module(module), attribute)
-    except (Exception, SystemExit) as error:
-        if built_in:
-            raise
-        reason = f"{type(error).__name__}: {error}"  # of code that is not ours
-        raise UserError(f"{name}: can't be imported ({reason}); fix it, or name another") from None
-
-
-def read_sources(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the text of the file that defines each part that is not built in, by name, of (point, name)s."""
-    texts = {}
-    for point, name in parts:
-        if not is_built_in(point, name):
-            texts[name] = ""
-            with suppress(OSError, TypeError):  # of a module without a file
-                file = inspect.getsourcefile(inspect.unwrap(find(point, name)))
-                texts[name] = Path(file or "").read_text(encoding="utf-8", errors="replace")
-    return texts
-
-
-def is_built_in(point: str, name: str) -> bool:
-    """Return whether the package has a part of that name."""
-    return name in BUILT_IN[point]
-
-
-def is_own(point: str, name: str) -> bool:
-    """Return whether a part is not of this package: an installed one has that name, or it is a path."""
-    return not is_built_in(point, name) and bool(_find_path(point, name))
-
-
-def list_names(point: str) -> list[str]:
-    """Return the sorted names of all parts of a point, the ones of installed packages last."""
-    return [*BUILT_IN[point], *sorted(_installed(point, tuple(sys.path)))]
-
-
-def _find_path(point: str, name: str) -> str:
-    """Return the `module:attribute` of a user's part, empty if there is none."""
-    return name if ":" in name else _installed(point, tuple(sys.path)).get(name, "")
-
-
-@cache
-def _installed(point: str, search_path: tuple[str, ...]) -> Mapping[str, str]:
-    """Return the `module:attribute` of each part of the packages on a search path, by name."""
-    from importlib.metadata import entry_points
-
-    return {part.name: part.value for part in entry_points(group=f"unet_ddp.{point}")}
