@@ -46,11 +46,12 @@ def test_the_rate_s_defaults_and_short_runs() -> None:
     assert Schedule(1.0, 2, warmup=0.9).at(2) == 1.0  # all of it is warm-up: no division by 0
 
 
-def test_the_average_is_torchs() -> None:
+def test_the_average_is_torchs_with_a_decay_that_rises() -> None:
     network = make_network()
-    ours = WeightAverage(network, 0.9)
-    theirs = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-    for number in range(3):
+    ours = WeightAverage(network, 0.15)
+    theirs = AveragedModel(network)
+    for number, decay in enumerate((0.0, 1 / 10, 0.15)):  # 2 / 11 is above it
+        theirs.multi_avg_fn = get_ema_multi_avg_fn(decay)
         with torch.no_grad():
             for tensor in [*network.parameters(), *network.buffers()]:
                 tensor += number + 1
@@ -64,6 +65,16 @@ def test_the_average_is_torchs() -> None:
     assert not torch.equal(ours.network[0].weight, network[0].weight)
     assert not ours.network.training
     assert not any(parameter.requires_grad for parameter in ours.network.parameters())
+
+
+def test_the_average_soon_forgets_the_random_first_weights() -> None:
+    network = make_network()
+    average = WeightAverage(network, 0.9999)
+    for number in range(30):
+        with torch.no_grad():
+            network[0].weight.fill_(0.0 if number == 0 else 1.0)
+        average.update_ema(Tensors(network), YES)
+    assert average.network[0].weight.min() > 0.999  # without the rise of the decay: 0.003
 
 
 def test_the_average_costs_no_kernel_for_each_parameter() -> None:

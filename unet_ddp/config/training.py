@@ -110,7 +110,7 @@ class OptimizationConfig:
     compress_gradients: bool = False
     """Send gradients between processes in bfloat16: half the bytes, for Ethernet; the weights differ by its rounding."""
     ema: Annotated[float, flag("DECAY"), Limit(at_least=0, below=1)] = 0.0
-    """Score, save and predict with an exponential moving average of the weights of this decay, e.g. 0.999; 0: off."""
+    """Score, save and predict with an exponential moving average of the weights of this decay, e.g. 0.999, which is less in the first steps; 0: off."""
     seed: Annotated[int, Kind.DATA, N, NOT_NEGATIVE] = 0
     """Seed of everything random: weights, split, order, augmentation, dropout."""
 

@@ -74,7 +74,8 @@ class Tensors:
 class WeightAverage:
     """An exponential moving average (EMA) of a network's weights; batch norm's buffers are copied.
 
-    `decay` is the weight of the old average in each step, as 0.999.
+    `decay` is the weight of the old average in a step, as 0.999. After n steps it is at most n / (n + 9), as
+    TensorFlow's with `num_updates`: the random first weights would else spoil the average for 1 / (1 - decay) steps.
     """
 
     def __init__(self, network: nn.Module, decay: float) -> None:
@@ -93,7 +94,7 @@ class WeightAverage:
         The buffers of a skipped one are restored already; `is_finite` is a bool of shape ().
         """
         averages = self._tensors.parameters
-        weight = 1 - self.decay if self.steps > 0 else 1.0
+        weight = 1 - min(self.decay, self.steps / (self.steps + 9))
         new = torch._foreach_lerp(averages, network.parameters, weight)
         chosen = is_finite.to(averages[0].dtype)  # () 1 or 0: few kernels, a choice is one for each
         torch._foreach_mul_(new, chosen)
