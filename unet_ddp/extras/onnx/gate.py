@@ -22,6 +22,7 @@ from unet_ddp.extras.onnx.runtimes import Run, open_run, open_session
 from unet_ddp.metrics.counts import Counts
 from unet_ddp.metrics.scores import Scores, show
 from unet_ddp.plugins import find
+from unet_ddp.prediction.activation import activation_of
 from unet_ddp.prediction.backends import LoadedModel
 from unet_ddp.prediction.predictor import Predictor
 
@@ -137,12 +138,24 @@ def open_predict(path: Path, form: str, runtime: str, model: LoadedModel) -> Pre
     def predict(image: Path) -> Ids:
         with Source(image) as source:
             pixels, _ = source.image(model.preprocessing.format)
+        if form == "--bioimageio":
+            planes = np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
+            return _find_ids(torch.from_numpy(run(planes)), model)
         mask = run(pixels[None])[0]
         if model.labels.rgb:
             mask = mask.astype(np.int32) @ [1 << 16, 1 << 8, 1]
         return model.labels.to_ids(mask, image)
 
     return predict
+
+
+def _find_ids(probabilities: Tensor, model: LoadedModel) -> Ids:
+    """Return the class ids (H, W) of an image's probabilities (1, C, H, W)."""
+    activation = activation_of(model.labels)
+    logits = probabilities.logit()
+    if model.labels.activation == "softmax":  # it does not see a constant
+        logits = probabilities.log()
+    return activation.find_ids(activation.reduce(logits)[0].numpy(), model.threshold)
 
 
 def with_network(model: LoadedModel) -> Predict:
