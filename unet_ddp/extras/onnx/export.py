@@ -58,7 +58,9 @@ def main(argv: Sequence[str]) -> int:
     """Export a checkpoint, print what was written, and return the exit status."""
     config = parse(ExportConfig, argv, prog="python -m unet_ddp export")
     if config.output is None and config.card is None:
-        raise UserError("nothing to write; name a FILE.onnx, or use --card DIR")
+        raise UserError(
+            "nothing to write; name a FILE.onnx, or FILE.zip with --bioimageio, or use --card DIR"
+        )
     job = find_job(config) if config.output is not None else None
     if config.card is not None:
         saved, source = read_checked(config.checkpoint, config.scale, config.network)

@@ -132,8 +132,8 @@ def add_probability_steps(network: Any, model: LoadedModel) -> Any:
     """Return an exported network as a graph from images (N, C, H, W) to probabilities at their size."""
     planes, how = noise(model.preprocessing, TRACED).permute(0, 3, 1, 2), {"inputs": ["planes"]}
     before = trace(FromPlanes(), [planes], [LOGIT_AXES], **how, outputs=["image"])
-    parts = _resize(network, model, Enlarge(model), "found")
-    return join([before, *parts], "planes", "found")
+    parts = _resize(network, model, Enlarge(model), "class_probabilities")
+    return join([before, *parts], "planes", "class_probabilities")
 
 
 def _resize(network: Any, model: LoadedModel, last: nn.Module, given: str) -> list[Any]:

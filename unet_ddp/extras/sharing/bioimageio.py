@@ -29,7 +29,7 @@ from unet_ddp.prediction.backends import LoadedModel
 
 NETWORK = "model.onnx"
 _TEMPLATE = Path(__file__).with_name("rdf.yaml.jinja")
-_SMALLEST = 6  # side of the smallest part of an image, in steps; programs cut two from each edge
+_SIDE = 6  # of the test's input, in steps
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def prepare(
     if cite is not None and not re.fullmatch(r"10\.\d{4,}[\d.]*/\S+", cite):
         raise UserError(f"--cite {cite}: is no DOI; expected one as 10.1234/abc")
     step = math.ceil(model.backend.stride / pixels.scale)
-    side = _SMALLEST * step
+    side = _SIDE * step
     image: NDArray[Any]
     if sample is None:
         random = np.random.default_rng(0)
@@ -114,7 +114,6 @@ def write_package(
         vars(package),
         name=re.sub(r"[^A-Za-z0-9_+() -]", "_", f"{name[:99]} (unet_ddp)"),
         architecture=saved.architecture,
-        side=package.test_input.shape[-1],
         hashes={file: hashlib.sha256(content).hexdigest() for file, content in files.items()},
         weights=NETWORK,
         opset=opset,
