@@ -47,7 +47,9 @@ def draw(kind: str, seed: int = 0) -> np.ndarray:
 def write_image(path: Path, image: np.ndarray) -> Path:
     import tifffile
 
-    tifffile.imwrite(path, image, photometric="minisblack", planarconfig="contig")
+    config = "contig" if image.shape[2] > 1 else None
+    values = image if config else image[..., 0]
+    tifffile.imwrite(path, values, photometric="minisblack", planarconfig=config)
     return path
 
 
