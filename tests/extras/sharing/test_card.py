@@ -129,7 +129,10 @@ def test_nothing_to_write_is_an_error(
     shared: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["export", str(shared[0])]) == 2
-    assert "name a FILE.onnx, or use --card DIR" in capsys.readouterr().err
+    assert (
+        "name a FILE.onnx, or FILE.zip with --bioimageio, or use --card DIR"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,26 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Any, cast
 
 import torch
-import tyro
 
 from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
 from unet_ddp.cli import parse
-from unet_ddp.errors import Limit, RunError, UserError, join_some, print_lines
+from unet_ddp.errors import RunError, UserError, join_some, print_lines
 from unet_ddp.extras.onnx.backend import METADATA, OnnxBackend
 from unet_ddp.extras.onnx.export_data import Scored, find_scored, read_calibration
 from unet_ddp.extras.onnx.gate import Verdict, judge, open_predict, with_network
 from unet_ddp.extras.onnx.quantisation import find_layers, quantised
-from unet_ddp.extras.onnx.runtimes import RUNTIMES, extra_of, import_extra, list_installed
+from unet_ddp.extras.onnx.runtimes import (
+    RUNTIMES,
+    extra_of,
+    import_extra,
+    list_installed,
+    open_run,
+    open_session,
+)
+from unet_ddp.extras.onnx.settings import ExportConfig
 from unet_ddp.extras.onnx.tracing import (
     LARGEST_DIFFERENCE,
     ROUNDINGS,
@@ -30,74 +37,30 @@ from unet_ddp.extras.onnx.tracing import (
     trace_network,
     write_graph,
 )
-from unet_ddp.extras.onnx.whole_image import add_image_steps, add_qgis_steps, describe_for_qgis
+from unet_ddp.extras.onnx.whole_image import (
+    add_image_steps,
+    add_probability_steps,
+    add_qgis_steps,
+    describe_for_qgis,
+)
+from unet_ddp.extras.sharing.bioimageio import Package, prepare, write_package
 from unet_ddp.extras.sharing.card import read_checked, write_card
 from unet_ddp.files import as_local_path, check_no_input, replacing, write_errors
 from unet_ddp.prediction.activation import activation_of
 from unet_ddp.prediction.backends import LoadedModel, build_model
-from unet_ddp.settings import Excludes, flag
 
 _CPU = torch.device("cpu")
 _SHOWN = 8  # layers in a line
 SCORES = "unet_ddp_scores"  # key of the scores in an exported file
 
 
-@dataclass(frozen=True)
-class ExportConfig:
-    """Write a checkpoint as an ONNX file for other programs, if its masks are as good.
-
-    python -m unet_ddp export best.pt model.onnx
-    """
-
-    checkpoint: Annotated[str, tyro.conf.Positional, flag("CHECKPOINT")]
-    """The checkpoint or its run's folder, or an address (s3://…)."""
-    output: Annotated[str | None, tyro.conf.Positional, flag("[FILE]")] = None
-    """The file to write, .onnx."""
-    card: Annotated[str | None, flag("DIR")] = None
-    """Write a folder to give to others: weights (safetensors), config.json, and a model card with the scores."""
-    license: Annotated[str, flag("ID")] = "unknown"
-    """Licence in the model card, for example mit or cc-by-4.0."""
-    whole: Annotated[bool, Excludes("qgis")] = False
-    """From images of any size to mask values: resizing, and threshold or most probable class, are in the file."""
-    qgis: bool = False
-    """With the input, the output and the metadata of QGIS's plugin Deepness."""
-    precision: Literal["float32", "float16", "int8"] = "float32"
-    """float16: half the size; int8: a quarter of it, and faster on CPUs, calibrated on training images."""
-    runtime: Literal["auto", "onnxruntime", "openvino"] = "auto"
-    """Score the masks in this runtime (auto: in each that is installed; one has to pass)."""
-    images: Annotated[str | None, flag("DIR")] = None
-    """Folder of images to score the masks on (default: the validation images of the checkpoint's run)."""
-    masks: Annotated[str | None, flag("DIR")] = None
-    """Folder of their masks."""
-    tolerance: Annotated[float, flag("DICE"), Limit(at_least=0, at_most=1)] = 0.002
-    """Write no file if Dice is lower than the checkpoint's by more than this."""
-    calibration: Annotated[str | None, flag("DIR")] = None
-    """int8: folder of images to calibrate on (default: the training images of the checkpoint's run)."""
-    network: Annotated[str | None, flag("MODULE:FUNCTION")] = None
-    """The network of your own that the checkpoint was trained with: a checkpoint starts no code."""
-    scale: Annotated[float | None, flag("FACTOR", "-s")] = None
-    """Scale of the images for a checkpoint of another program, which does not contain it (default: 0.5)."""
-    overwrite: bool = False
-    """Replace an existing file."""
-
-    def check(self) -> None:
-        """Refuse images without masks, and calibration of what is not in int8."""
-        if (self.images is None) != (self.masks is None):
-            raise UserError("--images and --masks: use both or neither")
-        if self.calibration is not None and self.precision != "int8":
-            raise UserError(f"--calibration: is for --precision int8, not {self.precision}")
-
-    @property
-    def form(self) -> str:
-        """The flag that adds steps to the network, empty if there is none."""
-        return "--whole" if self.whole else "--qgis" if self.qgis else ""
-
-
 def main(argv: Sequence[str]) -> int:
     """Export a checkpoint, print what was written, and return the exit status."""
     config = parse(ExportConfig, argv, prog="python -m unet_ddp export")
     if config.output is None and config.card is None:
-        raise UserError("nothing to write; name a FILE.onnx, or use --card DIR")
+        raise UserError(
+            "nothing to write; name a FILE.onnx, or FILE.zip with --bioimageio, or use --card DIR"
+        )
     job = find_job(config) if config.output is not None else None
     if config.card is not None:
         saved, source = read_checked(config.checkpoint, config.scale, config.network)
@@ -124,7 +87,19 @@ def write_export(job: Job) -> list[str]:
         graph, lines = trace_checked(job, temporary)
         if isinstance(job.scored, UserError):
             return [*lines, f"  not scored: {job.scored}"]
-        return [*lines, *write_passing(job, job.scored, graph, temporary)]
+        lines += write_passing(job, job.scored, graph, temporary)
+        if job.package is not None:
+            lines.append(_pack(job, job.package, temporary))
+        return lines
+
+
+def _pack(job: Job, package: Package, temporary: Path) -> str:
+    """Replace the network in a file by the package that contains it; return a line about it."""
+    run = open_run(open_session(temporary, _CPU), job.path, RUNTIMES[0])
+    opsets = import_extra("onnx", "onnx", job.path).load(temporary).opset_import
+    opset = next(each.version for each in opsets if not each.domain)
+    parts = temporary.read_bytes(), opset, run(package.test_input)
+    return write_package(temporary, job.path.stem, package, job.saved, job.source, *parts)
 
 
 @dataclass(frozen=True)
@@ -138,22 +113,29 @@ class Job:
     model: LoadedModel
     scored: Scored | UserError
     runtimes: Sequence[str]
+    package: Package | None = None
 
 
 def find_job(config: ExportConfig) -> Job:
     """Find all that an export needs, and all mistakes before the network is traced."""
     path, source = as_local_path(config.output or "", "FILE"), find_model(config.checkpoint)
-    if path.suffix.lower() != ".onnx":
-        raise UserError(f"{path}: the name must end in .onnx")
+    suffix = ".zip" if config.bioimageio else ".onnx"
+    if path.suffix.lower() != suffix:
+        raise UserError(f"{path}: the name must end in {suffix}")
     if path.exists() and not config.overwrite:
         raise UserError(f"{path}: already exists; use --overwrite, or another name")
     check_no_input([("export", path)], [("checkpoint", source)])
     for name in ("onnx", "onnxscript", "onnxruntime"):
         import_extra(name, "onnx", path)
-    runtimes = list_installed() if config.runtime == "auto" else [config.runtime]
+    runtimes: Sequence[str] = [config.runtime]
+    if config.runtime == "auto":
+        runtimes = RUNTIMES[:1] if config.bioimageio else list_installed()
     import_extra(runtimes[-1], extra_of(runtimes[-1]), path)
     saved, folds = read_model(source, config.scale), config.precision == "int8"
     model = build_model(saved, source, _CPU, fold=folds, network=config.network)
+    package = None
+    if config.bioimageio:
+        package = prepare(model, config.license, config.authors, config.cite, config.sample)
     scored: Scored | UserError
     try:
         scored = find_scored(config.images, config.masks, saved, source, model)
@@ -166,7 +148,7 @@ def find_job(config: ExportConfig) -> Job:
         ):
             raise
         scored = error
-    return Job(config, path, source, saved, model, scored, runtimes)
+    return Job(config, path, source, saved, model, scored, runtimes, package)
 
 
 def trace_checked(job: Job, temporary: Path) -> tuple[Any, list[str]]:
@@ -208,6 +190,8 @@ def _describe_ends(job: Job) -> str:
     pixels, classes = job.model.preprocessing, job.model.labels.num_classes
     if job.config.whole:
         return f"  images (N, H, W, {pixels.channels}) of {pixels.dtype} to mask values (N, H, W)"
+    if job.config.bioimageio:
+        return f"  images (N, {pixels.channels}, H, W) of {pixels.dtype}, to probabilities (N, {classes}, H, W)"
     if job.config.qgis:
         return f"  images (N, {pixels.channels}, H, W) from 0 to 1, to probabilities, for QGIS's Deepness"
     return (
@@ -271,6 +255,8 @@ def _candidates(job: Job, graph: Any) -> Iterator[tuple[Any, list[str]]]:
 
 def _complete(config: ExportConfig, graph: Any, model: LoadedModel) -> Any:
     """Return the graph with the steps before and after it that its form has."""
+    if config.bioimageio:
+        return add_probability_steps(graph, model)
     if config.whole:
         return add_image_steps(graph, model)
     return add_qgis_steps(graph, model) if config.qgis else graph

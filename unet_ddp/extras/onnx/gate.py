@@ -25,6 +25,7 @@ from unet_ddp.plugins import find
 from unet_ddp.prediction.backends import LoadedModel
 from unet_ddp.prediction.predictor import Predictor
 
+_LEAST = 1e-7  # probability, whose logarithm is not infinite
 Predict = Callable[[Path], Ids]
 """The class ids (H, W) of an image file."""
 
@@ -131,8 +132,13 @@ def open_predict(path: Path, form: str, runtime: str, model: LoadedModel) -> Pre
     if not form:
         return with_network(replace(model, backend=OnnxBackend(path, cpu, runtime)))
     run = open_run(open_session(path, cpu), path, runtime)
-    if form == "--qgis":
-        return with_network(replace(model, backend=QgisBackend(model.backend, run)))
+    if form != "--whole":
+        backend = PlanesBackend(model, run, for_qgis=form == "--qgis")
+        scale = (
+            model.preprocessing.scale if form == "--qgis" else 1.0
+        )  # a package resizes by itself
+        preprocessing = replace(model.preprocessing, scale=scale)
+        return with_network(replace(model, backend=backend, preprocessing=preprocessing))
 
     def predict(image: Path) -> Ids:
         with Source(image) as source:
@@ -151,19 +157,26 @@ def with_network(model: LoadedModel) -> Predict:
     return lambda image: predictor(image).ids
 
 
-class QgisBackend:
-    """A file for QGIS, given images and understood as its plugin does."""
+class PlanesBackend:
+    """A file from images (N, C, H, W) to probabilities, given images as other programs do.
+
+    QGIS's plugin gives shares of 255, and of two classes it takes the second's probability alone.
+    """
 
     input_device = torch.device("cpu")
 
-    def __init__(self, network: Any, run: Run) -> None:
-        self.stride, self.bytes_per_pixel = network.stride, network.bytes_per_pixel
-        self.run = run
+    def __init__(self, model: LoadedModel, run: Run, *, for_qgis: bool) -> None:
+        self.stride, self.bytes_per_pixel = model.backend.stride, model.backend.bytes_per_pixel
+        self.activation, self.run, self.for_qgis = model.labels.activation, run, for_qgis
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Return the logarithms of the probabilities, see `Backend`."""
-        images = pixels.numpy().transpose(0, 3, 1, 2) * np.float32(1 / 255)
+        """Return logits of the probabilities, see `Backend`."""
+        images = pixels.numpy().transpose(0, 3, 1, 2)
+        if self.for_qgis:
+            images = images * np.float32(1 / 255)
         found = torch.from_numpy(self.run(np.ascontiguousarray(images)))
         if found.shape[1] == 1:
             found = torch.cat([1 - found, found], dim=1)
-        return found.clamp(min=1e-7).log()
+        if self.activation == "sigmoid":
+            return found.logit(_LEAST)
+        return found.clamp(min=_LEAST).log()

@@ -17,6 +17,7 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
 from unet_ddp.extras.onnx.runtimes import import_extra
 from unet_ddp.extras.onnx.tracing import LOGIT_AXES, PIXEL_AXES, TRACED, noise, trace
+from unet_ddp.prediction.activation import activation_of
 from unet_ddp.prediction.backends import LoadedModel
 
 _LARGEST_DENOMINATOR = 10_000  # of a scale as a fraction
@@ -33,6 +34,8 @@ class Shrink(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """Return pixels (N, h, w, C) of the image's type."""
+        if self.scale == 1:
+            return image
         pixels = image.float()
         for axis in (1, 2):
             weights = self._weigh(image.shape[axis])  # (new, old)
@@ -79,6 +82,27 @@ class Decide(nn.Module):
         return self.values[(logits[:, 1] - logits[:, 0] >= self.least).long()]
 
 
+class Enlarge(nn.Module):
+    """Probabilities at the image's size."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        super().__init__()
+        self.activation = activation_of(model.labels)
+
+    def forward(self, logits: Tensor, image: Tensor) -> Tensor:
+        """Return probabilities (N, num_classes, H, W) of logits (N, num_classes, h, w)."""
+        size = image.shape[1], image.shape[2]
+        return self.activation.normalise(F.interpolate(logits, size, mode="bilinear"))
+
+
+class FromPlanes(nn.Module):
+    """Images (N, H, W, C) of images (N, C, H, W)."""
+
+    def forward(self, planes: Tensor) -> Tensor:
+        """Return the images."""
+        return planes.permute(0, 2, 3, 1)
+
+
 class FromUnit(nn.Module):
     """Pixels (N, H, W, C) of images (N, C, H, W) in which 0 to 1 stands for 0 to 255."""
 
@@ -101,11 +125,25 @@ def add_image_steps(network: Any, model: LoadedModel) -> Any:
     if labels.kind != "classes" or pixels.nodata is not None:
         found = f"masks of {labels.kind}" if pixels.nodata is None else "pixels without data"
         raise UserError(f"--whole: {found} are not in a graph; export without it")
-    image, logits = noise(pixels, TRACED), torch.zeros(2, labels.num_classes, 38, 54)
+    return join(_resize(network, model, Decide(model), "mask"), "image", "mask")
+
+
+def add_probability_steps(network: Any, model: LoadedModel) -> Any:
+    """Return an exported network as a graph from images (N, C, H, W) to probabilities at their size."""
+    planes, how = noise(model.preprocessing, TRACED).permute(0, 3, 1, 2), {"inputs": ["planes"]}
+    before = trace(FromPlanes(), [planes], [LOGIT_AXES], **how, outputs=["image"])
+    parts = _resize(network, model, Enlarge(model), "class_probabilities")
+    return join([before, *parts], "planes", "class_probabilities")
+
+
+def _resize(network: Any, model: LoadedModel, last: nn.Module, given: str) -> list[Any]:
+    """Return the parts of a graph from `image`, at any size, to what `last` makes of it and its logits."""
+    pixels = model.preprocessing
+    image, logits = noise(pixels, TRACED), torch.zeros(2, model.labels.num_classes, 38, 54)
     before = trace(Shrink(pixels), [image], [PIXEL_AXES], inputs=["image"], outputs=["pixels"])
     axes, taken = [LOGIT_AXES, PIXEL_AXES], ["logits", "image"]
-    after = trace(Decide(model), [logits, image], axes, inputs=taken, outputs=["mask"])
-    return join([before, network, after], "image", "mask")
+    after = trace(last, [logits, image], axes, inputs=taken, outputs=[given])
+    return [before, network, after]
 
 
 def add_qgis_steps(network: Any, model: LoadedModel) -> Any:

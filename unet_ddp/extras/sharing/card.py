@@ -51,7 +51,7 @@ def write_card(
     ]:
         raise UserError(f"{foreign[0]}: is of another program; use another --card")
     facts = find_facts(saved, source, labels)
-    card = make_card(saved, facts, folder.resolve().name, licence)
+    card = make_card(saved, facts, folder.resolve().name, licence, WEIGHTS)
     with write_errors(folder, "make room, or use another --card"):
         with replacing(folder / WEIGHTS) as temporary:
             write_described(saved, temporary)
@@ -74,8 +74,8 @@ def _is_ours(path: Path) -> bool:
     return "library_name: unet_ddp" in text or '"preprocessing"' in text
 
 
-def make_card(saved: SavedModel, facts: Facts, name: str, licence: str) -> str:
-    """Return the text of README.md."""
+def make_card(saved: SavedModel, facts: Facts, name: str, licence: str, weights: str) -> str:
+    """Return the text of README.md, for the network in the file `weights`."""
     from huggingface_hub import EvalResult, ModelCard, ModelCardData  # timm brings it
 
     results = [
@@ -111,6 +111,6 @@ def make_card(saved: SavedModel, facts: Facts, name: str, licence: str) -> str:
         weak=[each for each, dice, _ in facts.classes if dice < _WEAK],
         licence=licence,
         version=__version__,
-        weights=WEIGHTS,
+        weights=weights,
     )
     return f"{card}\n"
