@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -147,4 +147,4 @@ class SegmentationDataset(Dataset[Sample | UserError]):
             return codes
         if not self.resize_masks:
             raise UserError(mask_size_message(path, codes.shape, size))
-        return cast(Codes, resize_nearest(codes, size))
+        return resize_nearest(codes, size)
