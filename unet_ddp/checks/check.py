@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from unet_ddp.checks.near_duplicates import find_copies
 from unet_ddp.checks.rules import (
     check_rules,
     common_values,
     crop_size,
-    find_copies,
     measure_range,
 )
 from unet_ddp.checks.scan import scan

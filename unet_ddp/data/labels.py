@@ -167,10 +167,12 @@ class Labels(ClassValues):
         names = [self.show(value) for value in self.values]
         if self.names:
             names = [f"{n} ({v})" for n, v in zip(self.names, names, strict=True)]
-        threshold = f", thresholded at {self.threshold}" if self.threshold is not None else ""
-        ignored = f"; {self.show(self.ignore)} is ignored" if self.ignore is not None else ""
-        classes = f"{self.num_classes}, mask values {join_some(names, _SHOWN)}"
-        return f"classes: {classes}{threshold}{ignored}"
+        line = f"classes: {self.num_classes}, mask values {join_some(names, _SHOWN)}"
+        if self.threshold is not None:
+            line += f", thresholded at {self.threshold}"
+        if self.ignore is not None:
+            line += f"; {self.show(self.ignore)} is ignored"
+        return line
 
     def tuner(self, data: Any, world: Any, *, resize_masks: bool) -> Any:
         """Return what chooses how a run's predictions are decoded, on its PreparedData `data`, if anything."""
@@ -200,11 +202,12 @@ class Labels(ClassValues):
     def from_dict(cls, plain: Any) -> Labels:
         """Return the labels that `to_dict` gave, of their kind, checked."""
         kind = "classes"
-        if isinstance(plain, Mapping) and "separation" in plain:
-            if plain["separation"] is None:  # as version 0.1 writes classes
-                plain = {name: value for name, value in plain.items() if name != "separation"}
-            else:
+        if isinstance(plain, Mapping):
+            plain = {**plain}
+            if plain.get("separation", ...) is None:  # as version 0.1 writes classes
+                del plain["separation"]
+            if "separation" in plain:
                 kind = "objects"
-        elif isinstance(plain, Mapping) and "thresholds" in plain:
-            kind = "overlap"
+            elif "thresholds" in plain:
+                kind = "overlap"
         return cast(Labels, from_plain(find("labels", kind), plain))
