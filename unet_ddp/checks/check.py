@@ -66,9 +66,13 @@ def prepare_data(
     report = Report()
     data = check_dataset(config, report, seed=seed, labels=labels, skip_bad=skip_bad)
     assert data is not None and data.split is not None and data.labels is not None
-    table, training = data.table, data.table.find(data.split.training)
+    table = data.table
+    training = table.find(data.split.training)
     used = np.unique(table.columns["kind"][:][training | table.find(data.split.validation)])
     sizes = {scaled_size(*table.kinds[int(kind)].image.size, config.scale) for kind in used}
+    one_size = None
+    if len(sizes) == 1 and not config.ground_resolution:
+        (one_size,) = sizes
     draw = None
     if called(config, "plan_draw"):
         plan = find("extras", "plan_draw")
@@ -78,15 +82,15 @@ def prepare_data(
         data.split,
         data.labels,
         data.format,
-        crop_size(config, table),
-        scaled_size(*min(table.sizes), config.scale),
-        report.notes + [f"warning: {line}" for line in report.warnings],
-        measure_range(table, training, data.format.channels),
-        data.groups,
-        next(iter(sizes)) if len(sizes) == 1 and not config.ground_resolution else None,
-        draw,
-        max(height * width for height, width in sizes),
-        find("extras", "find_rare")(table, data.split),
+        crop_size=crop_size(config, table),
+        smallest=scaled_size(*min(table.sizes), config.scale),
+        notes=report.notes + [f"warning: {line}" for line in report.warnings],
+        range=measure_range(table, training, data.format.channels),
+        groups=data.groups,
+        one_size=one_size,
+        draw=draw,
+        most_pixels=max(height * width for height, width in sizes),
+        rare=find("extras", "find_rare")(table, data.split),
     )
 
 
@@ -115,8 +119,8 @@ def check_dataset(
     else:
         groups = group_names(training, config.group_pattern) if split else {}
         pairs = collect([*training, *(validation or [])])
-        read = partial(scan, nodata=config.nodata, channels=config.channels)
-        scanned, errors = read(pairs, planes=bool(called(config, "check_planes")))
+        planes = bool(called(config, "check_planes"))
+        scanned, errors = scan(pairs, nodata=config.nodata, channels=config.channels, planes=planes)
         split = _skip_bad(report, errors, split, skip_bad)
         if not scanned:
             return None
@@ -139,10 +143,10 @@ def _find_sides(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None
     training = report.attempt(lambda: _find_pairs(config, report)) or Pairs()
     if config.val_images is None or config.val_masks is None:
         return training, None
-    folders = as_path(config.val_images), as_path(config.val_masks)
-    listed = partial(find_pairs, *folders, report, suffix=config.mask_suffix)
-    found = report.attempt(lambda: listed(planes=_find_planes(config)))
-    return training, collect(replace(p, name=f"validation/{p.name}") for p in found or ())
+    images, masks = as_path(config.val_images), as_path(config.val_masks)
+    find_them = partial(find_pairs, images, masks, report, suffix=config.mask_suffix)
+    found = report.attempt(partial(find_them, planes=_find_planes(config))) or ()
+    return training, collect(replace(pair, name=f"validation/{pair.name}") for pair in found)
 
 
 def _find_pairs(config: DataConfig, report: Report) -> Pairs:
@@ -206,8 +210,8 @@ def _choose_labels(
     if problems := find("extras", "check_planes")(config, table, values, report):
         report.add_problems(problems)
         return None
-    given = config.mask_threshold, config.classes, config.class_names, values.lossy
-    if not called(config, "label_rules") and given == (None,) * len(given):  # values say it alone
+    given = {config.mask_threshold, config.classes, config.class_names, values.lossy}
+    if given == {None} and not called(config, "label_rules"):  # the values alone say it
         ignore = config.ignore_index
         problem = find("extras", "find_numbers")(table, values, ignore, report)
         if problem is None and ignore is None:
@@ -239,17 +243,16 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> Checked
     """Return the data set after describing it, and warning of what looks wrong."""
     table, labels, split = data.table, data.labels, data.split
     count = len(split.training) + len(split.validation) if split else len(table.pairs)
+    copies = find_copies(table, split) if split else []
     report.notes.append(describe_images(table, data.format, count=count, scale=config.scale))
     if labels:
         report.notes.append(labels.describe())
+        report.warnings += warn_soft_edges(data.values, labels)
     if split:
         report.notes.append(
             f"split: {split.how}; {count_of(len(split.training), 'image')} to train on, "
             f"{len(split.validation)} to validate"
         )
-    if labels:
-        report.warnings += warn_soft_edges(data.values, labels)
-    copies = find_copies(table, split) if split else []
     if copies is None:
         report.notes.append("too many images to look for copies across the split")
     report.warnings += warn_of_images(table, copies or [])
