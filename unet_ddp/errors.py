@@ -81,14 +81,20 @@ def hides_bars() -> bool | None:
 
 def count_of(number: int, noun: str) -> str:
     """Return a number with its noun: 1 image, 2 images, 2 processes."""
+    if number == 1:
+        return f"{number} {noun}"
     ending = "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}{ending}"
+    return f"{number} {noun}{ending}"
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table with its columns below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    lines = []
+    for row in rows:
+        cells = map(str.ljust, row, widths)
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 class _Lossy(io.FileIO):
@@ -146,11 +152,12 @@ def shorten(value: object) -> str:
     if isinstance(value, _PLAIN):
         return repr(value)
     kind = f"a {type(value).__name__}"
-    if not isinstance(value, (list, tuple, dict)):
+    if isinstance(value, (list, tuple)):
+        if len(value) < 8 and all(isinstance(item, _PLAIN) for item in value):
+            return f"[{', '.join(map(shorten, value))}]"
+    elif not isinstance(value, dict):
         return kind
-    if isinstance(value, dict) or len(value) > 7 or not all(isinstance(v, _PLAIN) for v in value):
-        return f"{kind} of {len(value)}"
-    return f"[{', '.join(map(shorten, value))}]"
+    return f"{kind} of {len(value)}"
 
 
 def join_some(items: Sequence[str], most: int) -> str:
@@ -239,10 +246,10 @@ def _typed_list(value: Any, origin: Any, parts: tuple[Any, ...]) -> Any:
 def _typed_dict(value: Any, key: type[Any], kind: type[Any]) -> Any:
     """Return a dict whose values are of a kind."""
     is_kind = isinstance(value, dict) and all(isinstance(item, kind) for item in value.values())
-    if not is_kind or not {key}.issuperset(map(type, value)):
-        name = "value" if kind is object else kind.__name__.lower()
-        raise UserError(f"{shorten(value)}; expected {name}s by name")
-    return value
+    if is_kind and {key}.issuperset(map(type, value)):
+        return value
+    name = "value" if kind is object else kind.__name__.lower()
+    raise UserError(f"{shorten(value)}; expected {name}s by name")
 
 
 @cache

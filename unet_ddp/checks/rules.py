@@ -213,9 +213,14 @@ def common_values(table: Table) -> MaskValues:
     for row, _, value, pixels in table.values:
         counts[value] += pixels
         examples.setdefault(value, str(table.pairs[row].mask))
-    lossy = next((str(pair.mask) for kind, _, pair in table.groups if kind.mask.is_lossy), None)
-    is_colour = table.kinds[0].mask.has_colour_values
-    return MaskValues(counts, examples, is_colour, _common_palette(table), lossy)
+    lossy = [str(pair.mask) for kind, _, pair in table.groups if kind.mask.is_lossy]
+    return MaskValues(
+        counts,
+        examples,
+        rgb=table.kinds[0].mask.has_colour_values,
+        palette=_common_palette(table),
+        lossy=lossy[0] if lossy else None,
+    )
 
 
 def crop_size(config: DataConfig, table: Table) -> Size | None:

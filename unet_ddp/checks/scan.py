@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,7 +91,7 @@ def scan(
     All cores read, behind a bar if this is a terminal. `nodata` and `channels` describe the
     data set; None: each image's own, without alpha. `planes`: masks may have a band for each class.
     """
-    files: list[ScannedFile] = []
+    files = []
     for pair in pairs:
         image_stamp, mask_stamp = pair.stamps
         files.append(ScannedFile(pair.image, False, image_stamp))
@@ -102,12 +102,9 @@ def scan(
     if planes:
         key += " planes"
     scanner = _Scanner(pairs, nodata, channels, planes, find("extras", "open_scans")(key))
-    results: Iterable[Any] = scanner.read_all(files)
-    results = tqdm(
-        results, "checking files", len(files), unit="file", leave=False, disable=hides_bars()
-    )
+    bar = partial(tqdm, unit="file", leave=False, disable=hides_bars())
     try:
-        found = list(results)
+        found: list[Any] = list(bar(scanner.read_all(files), "checking files", len(files)))
     finally:
         pairs.fetch_ahead([])
         scanner.known.save()
@@ -183,8 +180,8 @@ def read_image_metadata(
     if not header.has_alpha or channels != header.channels + 1:
         channels = header.channels
     pixels, nodata_mask = source.image(ImageFormat(channels, header.dtype, nodata))  # (H, W, C)
-    grey = pixels.mean(axis=2, dtype=np.float32)[..., None]
-    thumbnail = _pack(resize_area(grey, (THUMBNAIL, THUMBNAIL))[..., 0])
+    grey = pixels.mean(axis=2, dtype=np.float32, keepdims=True)
+    thumbnail = _pack(resize_area(grey, (THUMBNAIL, THUMBNAIL)))
     counted = pixels.reshape(-1, channels)  # (pixels, C)
     if nodata_mask is not None:
         counted = counted[~nodata_mask.ravel()]
@@ -239,9 +236,10 @@ def _read_header(source: Source) -> tuple[Header, Stamp]:
 
 
 def _pack(grey: Pixels | NDArray[np.float32]) -> str:
-    """Return a thumbnail (8, 8) as text."""
+    """Return a thumbnail of one channel as text."""
     low, high = float(grey.min()), float(grey.max())
     if not high > low:
         return ""
-    stretched = np.round((grey - low) * (255 / (high - low))).astype(np.uint8)
+    factor = 255 / (high - low)
+    stretched = np.round((grey - low) * factor).astype(np.uint8)
     return base64.b64encode(stretched.tobytes()).decode()

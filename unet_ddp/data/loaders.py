@@ -117,9 +117,10 @@ def how_to_read(
     try:
         _ = [multiprocessing.get_context(FORK).Lock() for _ in range(locks)]
     except OSError as error:
-        reason = f"reading processes need shared memory (/dev/shm): {error.strerror}"
-        advice = "use --workers 0, and in a container a larger --shm-size"
-        raise RunError(f"{workers} {reason}; {advice}") from None
+        raise RunError(
+            f"{workers} reading processes need shared memory (/dev/shm): {error.strerror}; use "
+            "--workers 0, and in a container a larger --shm-size"
+        ) from None
     options: dict[str, Any] = {
         "num_workers": workers,
         "worker_init_fn": partial(start_worker, readers=own_readers()),
@@ -128,9 +129,13 @@ def how_to_read(
     if dataset.pairs.is_remote:
         read = find("extras", "how_to_read")
         return {**options, **read(dataset, sampler, batch_size=batch_size, workers=workers)}
-    context = FORK if workers > 0 else None
-    files = {"dataset": dataset, "sampler": sampler, "batch_size": batch_size}
-    return options | files | {"multiprocessing_context": context}
+    return {
+        **options,
+        "dataset": dataset,
+        "sampler": sampler,
+        "batch_size": batch_size,
+        "multiprocessing_context": FORK if workers > 0 else None,
+    }
 
 
 @dataclass(frozen=True)
@@ -194,9 +199,12 @@ def keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: Worl
     Only forked reading processes share it; and two of them may read a drawn image at the same time.
     """
     image_format = datasets[0].image_format
-    kept = [one for one in datasets if len(one) and one.store is None and one.draw is None]
-    # Masks of more than 256 ids have two bytes a pixel, and what is kept has one.
-    kept = [one for one in kept if not one.pairs.is_remote and one.labels.num_ids <= 256]
+    kept = []
+    for dataset in datasets:
+        is_plain = dataset.store is None and dataset.draw is None and not dataset.pairs.is_remote
+        # Masks of more than 256 ids have two bytes a pixel, and what is kept has one.
+        if is_plain and len(dataset) and dataset.labels.num_ids <= 256:
+            kept.append(dataset)
     needed = [SampleMemory.needed(len(one), image_format, pixels=pixels) for one in kept]
     if FORK is None or sum(needed) > _KEPT_SHARE * free_memory(_CPU):
         needed = []
@@ -220,8 +228,10 @@ def count_workers(world: World, requested: int | None) -> int:
 
     On a CPU one less than cores, for they compete with the network: a rank with one core reads itself.
     """
-    share = min(_MAX_WORKERS, world.processors if world.device.type == "cuda" else world.cores - 1)
-    return share if requested is None else requested
+    if requested is not None:
+        return requested
+    share = world.processors if world.device.type == "cuda" else world.cores - 1
+    return min(_MAX_WORKERS, share)
 
 
 def start_worker(worker: int, readers: Iterable[str] = ()) -> None:
@@ -241,6 +251,8 @@ def _limit_threads() -> None:
 
 def _collate(samples: list[Sample | UserError]) -> Sample | UserError:
     """Return a batch, or the first error in it."""
-    error = next((sample for sample in samples if isinstance(sample, UserError)), None)
-    batch: Sample | UserError = error or default_collate(samples)
+    for sample in samples:
+        if isinstance(sample, UserError):
+            return sample
+    batch: Sample = default_collate(samples)
     return batch

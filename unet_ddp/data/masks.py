@@ -98,7 +98,7 @@ class ValueTable:
         pairs = [(value, k) for k, value in enumerate(self.values)]
         if self.ignore is not None:
             pairs.append((self.ignore, IGNORE_ID))
-        values, ids = (np.array(column, np.int32) for column in zip(*sorted(pairs), strict=True))
+        values, ids = np.array(sorted(pairs), np.int32).T
         places = np.searchsorted(values, codes).clip(max=len(values) - 1)
         return ids.astype(np.uint8)[places], values[places] == codes
 
@@ -119,10 +119,12 @@ def unpack_colour(code: Any) -> tuple[Any, Any, Any]:
 
 def voc_colour(k: int) -> Colour:
     """Return the k-th colour of PASCAL VOC's colour map: k's bits spread over the channels."""
-    red, green, blue = (
-        sum((k >> 3 * level + channel & 1) << 7 - level for level in range(3))
-        for channel in range(3)
-    )
+    red = green = blue = 0
+    for place in (7, 6, 5):
+        red |= (k & 1) << place
+        green |= (k >> 1 & 1) << place
+        blue |= (k >> 2 & 1) << place
+        k >>= 3
     return red, green, blue
 
 

@@ -45,10 +45,11 @@ def remove_unused(files: Iterable[Path]) -> None:
 
 def unpack(stored: Any, image_format: ImageFormat, size: tuple[int, int], first: int) -> Arrays:
     """Return the sample of a size that is stored from the byte `first` on, image before mask."""
-    (height, width), channels = size, image_format.channels
-    image = np.frombuffer(stored, image_format.dtype, height * width * channels, first)
-    ids = np.frombuffer(stored, np.uint8, height * width, first + image.nbytes)
-    return image.reshape(height, width, channels), ids.reshape(height, width)
+    pixels = size[0] * size[1]
+    channels = image_format.channels
+    image = np.frombuffer(stored, image_format.dtype, pixels * channels, first)
+    ids = np.frombuffer(stored, np.uint8, pixels, first + image.nbytes)
+    return image.reshape(*size, channels), ids.reshape(size)
 
 
 class SampleMemory:
@@ -97,13 +98,16 @@ def share_memory(sizes: Sequence[int], world: World) -> list[mmap.mmap]:
     process that has it ends.
     """
     files: list[int] = []
-    with suppress(OSError):  # no files, or no memory for them
-        for size in sizes if world.local_rank == 0 else ():
-            files.append(os.memfd_create("samples"))
-            os.ftruncate(files[-1], size)
+    if world.local_rank == 0:
+        with suppress(OSError):  # no files, or no memory for them
+            for size in sizes:
+                files.append(os.memfd_create("samples"))
+                os.ftruncate(files[-1], size)
     own = [f"/proc/{os.getpid()}/fd/{file}" for file in files]
-    places = world.gather((host_id(), own))
-    paths = next((paths for host, paths in places if host == host_id() and paths), [])
+    paths: list[str] = []
+    for host, shared in world.gather((host_id(), own)):
+        if host == host_id() and not paths:
+            paths = shared
     found = []
     with suppress(OSError):  # this process may have less: ulimit -v
         for path in paths:

@@ -103,7 +103,8 @@ class Pairs(Sequence[Pair]):
     def rows_of(self, part: Pairs) -> NDArray[np.uint32]:
         """Return the rows of this set's pairs that are in `part`, in its order."""
         rows = {name: row for row, name in enumerate(self.names())}
-        return np.array([rows[name] for name in part.names() if name in rows], np.uint32)
+        found = [rows[name] for name in part.names() if name in rows]
+        return np.array(found, np.uint32)
 
     def find(self, problems: list[str]) -> Pairs:
         """Return those whose files are there, with stamps; the others, of addresses, are problems."""

@@ -36,8 +36,9 @@ class BandsFile(OpenFile):
 
     def read_thumbnail(self, size: int) -> NDArray[np.float32]:
         """Return the mean of all bands, (size, size)."""
-        grey = as_pixels(self.read_bands(), self.path).mean(axis=2, dtype=np.float32)
-        return resize_area(grey[..., None], (size, size))[..., 0]
+        pixels = as_pixels(self.read_bands(), self.path)
+        grey = pixels.mean(axis=2, dtype=np.float32, keepdims=True)
+        return resize_area(grey, (size, size))[..., 0]
 
     def read_mask(self, scale: float) -> Codes:
         """Return the values of a mask, (H, W), or its colours, (H, W, 3); of `planes`, their codes."""

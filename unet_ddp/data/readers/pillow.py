@@ -224,7 +224,8 @@ def _read_bytes(file: IO[bytes]) -> NDArray[np.uint8]:
 
 def _palette(image: Image.Image) -> tuple[tuple[int, int, int], ...]:
     flat = image.getpalette("RGB") or []
-    return tuple(zip(flat[::3], flat[1::3], flat[2::3], strict=False))
+    reds, greens, blues = flat[::3], flat[1::3], flat[2::3]
+    return tuple(zip(reds, greens, blues, strict=False))
 
 
 def _is_lossy(image: Image.Image, file: IO[bytes]) -> bool:
