@@ -206,7 +206,8 @@ def typed(value: Any, kind: Any) -> Any:
     Raises:
         UserError: it is not: what it is, and what is expected.
     """
-    origin, parts = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    parts = get_args(kind)
     if origin is Annotated:
         checked = typed(value, parts[0])
         if checked not in parts[1]:
@@ -232,7 +233,8 @@ def typed(value: Any, kind: Any) -> Any:
 
 def _typed_list(value: Any, origin: Any, parts: tuple[Any, ...]) -> Any:
     """Return a list or a tuple, each item by `typed` as the first of `parts`."""
-    least, most = 0, _LARGEST
+    least = 0
+    most = _LARGEST
     if parts[-1] is ...:
         most = _LONGEST
     elif origin is tuple:

@@ -138,12 +138,14 @@ def check_dataset(
 def _find_sides(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None]:
     """Return the pairs, and the validation folder's pairs if there is one."""
     if config.images is not None and config.masks is None:
-        folder, open_pack = as_path(config.images), find("extras", "open_pack")
+        folder = as_path(config.images)
+        open_pack = find("extras", "open_pack")
         return report.attempt(lambda: open_pack(folder).divide(config)) or (Pairs(), None)
     training = report.attempt(lambda: _find_pairs(config, report)) or Pairs()
     if config.val_images is None or config.val_masks is None:
         return training, None
-    images, masks = as_path(config.val_images), as_path(config.val_masks)
+    images = as_path(config.val_images)
+    masks = as_path(config.val_masks)
     find_them = partial(find_pairs, images, masks, report, suffix=config.mask_suffix)
     found = report.attempt(partial(find_them, planes=_find_planes(config))) or ()
     return training, collect(replace(pair, name=f"validation/{pair.name}") for pair in found)
@@ -153,15 +155,18 @@ def _find_pairs(config: DataConfig, report: Report) -> Pairs:
     """Return the pairs of the list or the folders; the demo set's if none are given or in place."""
     if config.pairs_file is not None:
         return read_list(as_path(config.pairs_file), report)
-    images, masks = HOME / "imgs", HOME / "masks"
+    images = HOME / "imgs"
+    masks = HOME / "masks"
     if config.images is not None and config.masks is not None:
-        images, masks = as_path(config.images), as_path(config.masks)
+        images = as_path(config.images)
+        masks = as_path(config.masks)
     elif not (_contains_images(images) or _contains_images(masks)):
         demo = find("extras", "write_demo")(HOME / "demo")
         report.notes.append(
             f"no data: {images} and {masks} are empty; using the demo set in {demo}"
         )
-        images, masks = demo / "imgs", demo / "masks"
+        images = demo / "imgs"
+        masks = demo / "masks"
     return find_pairs(images, masks, report, suffix=config.mask_suffix, planes=_find_planes(config))
 
 
@@ -226,7 +231,8 @@ def _find_mixture(table: Table, values: MaskValues) -> str | None:
     """Return what is wrong if a class is 1 in some masks and 255 in the others; None otherwise."""
     if values.values != [0, 1, 255]:
         return None
-    ones, whites = set[int](), set[int]()
+    ones = set[int]()
+    whites = set[int]()
     for _, part, row in table.value_blocks():
         value = table.columns["value"][part]
         ones.update(row[value == 1].tolist())
@@ -241,7 +247,9 @@ def _find_mixture(table: Table, values: MaskValues) -> str | None:
 
 def _summarise(config: DataConfig, report: Report, data: CheckedData) -> CheckedData:
     """Return the data set after describing it, and warning of what looks wrong."""
-    table, labels, split = data.table, data.labels, data.split
+    table = data.table
+    labels = data.labels
+    split = data.split
     count = len(split.training) + len(split.validation) if split else len(table.pairs)
     copies = find_copies(table, split) if split else []
     report.notes.append(describe_images(table, data.format, count=count, scale=config.scale))

@@ -78,7 +78,8 @@ def _check_bits(table: Table, config: DataConfig) -> Iterator[str]:
         whites.setdefault((table.kinds[kind].mask.is_bilevel, value), table.pairs[row].mask)
     if config.mask_threshold == 0 or called(config, "label_rules") or (False, 1) in whites:
         return
-    one, other = whites.get((True, 1)), whites.get((False, 255))
+    one = whites.get((True, 1))
+    other = whites.get((False, 255))
     if one and other:
         yield f"{one} has 1 bit, so its white is 1, and 255 in {other}: save all masks with 8 bit"
 
@@ -156,7 +157,8 @@ def check_rules(config: DataConfig, report: Report, table: Table) -> ImageFormat
         report.add_problems(list(rule(table, config)))
     headers = [kind.image for kind in table.kinds]
     most = max(header.channels for header in headers)
-    channels, nodata = config.channels or most, config.nodata
+    channels = config.channels or most
+    nodata = config.nodata
     named = [header.nodata for header in headers if header.nodata is not None]
     if nodata is None and named:
         nodata = named[0]
@@ -253,9 +255,11 @@ def measure_range(table: Table, chosen: Flags, channels: int) -> PixelRange | No
         raise UserError(
             f"the statistics are of {count_of(measured, 'channel')}, not {channels}; pack again"
         )
-    low, high = min(column(1)), max(column(2))
+    low = min(column(1))
+    high = max(column(2))
     extent = (high - low) or 1.0
-    mean, std = [], []
+    mean = []
+    std = []
     for channel in range(channels):
         k = 3 + min(channel, measured - 1)
         average = math.fsum(column(k)) / count

@@ -218,7 +218,8 @@ def read_mask_metadata(source: Source) -> MaskMetadata:
     if len(values) > _MOST_VALUES:
         commonest = np.argsort(-counts, kind="stable")[: _MOST_VALUES - 2]
         kept = np.unique([0, *commonest, len(values) - 1])
-        values, counts = values[kept], counts[kept]
+        values = values[kept]
+        counts = counts[kept]
     return MaskMetadata(header, stamp, tuple(values.tolist()), tuple(counts.tolist()))
 
 
@@ -237,7 +238,8 @@ def _read_header(source: Source) -> tuple[Header, Stamp]:
 
 def _pack(grey: Pixels | NDArray[np.float32]) -> str:
     """Return a thumbnail of one channel as text."""
-    low, high = float(grey.min()), float(grey.max())
+    low = float(grey.min())
+    high = float(grey.max())
     if not high > low:
         return ""
     factor = 255 / (high - low)

@@ -155,7 +155,8 @@ def _find_given(argv: Sequence[str]) -> set[str]:
 
 def _in_folder_of_resumed(config: Training) -> Training:
     """Return `config` with the run folder of ``--resume FILE``."""
-    resume, file = config.launch.resume, config.resume_file
+    resume = config.launch.resume
+    file = config.resume_file
     folder = file.parent
     if not is_address(resume) and file.is_dir():
         raise UserError(f"--resume {resume}: is a folder; use --resume {file / 'last.pt'}")

@@ -203,7 +203,8 @@ def _value_of(loader: Any, node: Any) -> Any:
 
 def convert(value: Any, kind: Any) -> Any:
     """Return a value of a recipe or a checkpoint as the type `kind`, or raise a ValueError."""
-    origin, parts = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    parts = get_args(kind)
     if origin is Annotated:
         if MASK_VALUE in parts and isinstance(value, str):
             return MASK_VALUE.instance_from_str([value])

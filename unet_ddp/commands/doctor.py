@@ -50,10 +50,12 @@ def main(argv: Sequence[str]) -> int:
         if data.labels is not None:
             report.attempt(partial(check_classes, data.labels, options.class_weights))
         if data.split is not None and options.batch_size != "auto":  # one step of one process
-            count, per_step = len(data.split.training), options.batch_size * options.accumulate
+            count = len(data.split.training)
+            per_step = options.batch_size * options.accumulate
             begin = partial(TrainingSampler, rank=0, size=1, seed=options.seed)
             report.attempt(partial(begin, count, per_step))
-    recipe, names = config.launch.config, config.recipe
+    recipe = config.launch.config
+    names = config.recipe
     report.problems = [name_recipe(problem, recipe, names) for problem in report.problems]
     print_lines(*format_findings(report, data))
     if report.problems:
@@ -69,7 +71,7 @@ def format_findings(report: Report, data: CheckedData | None) -> list[str]:
         if not report.problems and data.labels and data.labels.named_values:
             lines += ["", *_describe_classes(data)]
         groups = Counter(data.groups.values())
-        if data.split and 0 < len(groups) < len(data.split.training) + len(data.split.validation):
+        if len(groups) < len(data.groups):
             shown = [f"{name} ({count})" for name, count in groups.most_common()]
             lines.append(f"groups: {join_some(shown, 8)}")
     lines.append("")
@@ -115,16 +117,19 @@ def _describe_classes(data: CheckedData) -> list[str]:
     The weight is the median frequency over the class's own, a frequency being its share of the
     pixels (Eigen & Fergus, "Predicting depth, surface normals and semantic labels", 2015).
     """
-    labels, split = data.labels, data.split
+    labels = data.labels
+    split = data.split
     assert labels is not None and split is not None
     training = _find_shares(class_pixels(data.table, labels, split.training))
     validation = _find_shares(class_pixels(data.table, labels, split.validation))
-    median = statistics.median([share for share in training if share] or [1.0])
+    occurring = [share for share in training if share]
+    median = statistics.median(occurring or [1.0])
     rows = [["class", "name", "mask value", "of training", "of validation", "balancing weight"]]
     for k, name in enumerate(labels.class_names):
+        value = labels.show(labels.values[k])
         weight = round(median / training[k], 3) if training[k] else 0.0
         shares = f"{training[k]:.2%}", f"{validation[k]:.2%}"
-        rows.append([str(k), name, labels.show(labels.values[k]), *shares, f"{weight:g}"])
+        rows.append([str(k), name, value, *shares, f"{weight:g}"])
     lines = align(rows)
     hidden = len(lines) - 1 - _MOST_CLASSES
     if hidden > 1:  # the findings below must stay in sight

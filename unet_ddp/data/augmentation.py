@@ -171,10 +171,12 @@ def _transforms(a: Any, preset: str, crop_size: Size | None, is_colour: bool) ->
         transforms.append(a.VerticalFlip(p=0.5))
         if crop_size is not None and crop_size[0] == crop_size[1]:
             transforms.append(a.RandomRotate90(p=0.5))  # a batch has one size
-    share, hue = (0.8, 1.2), (-0.02, 0.02)
+    share = (0.8, 1.2)
+    hue = (-0.02, 0.02)
     jitter = {"brightness": share, "contrast": share, "saturation": share, "hue": hue}
     if preset == "street":  # as in mmsegmentation and HRNet: no rotation; colours of SSD's
-        strong, hue = (0.5, 1.5), (-0.05, 0.05)
+        strong = (0.5, 1.5)
+        hue = (-0.05, 0.05)
         jitter = {
             "brightness": (0.875, 1.125),
             "contrast": strong,

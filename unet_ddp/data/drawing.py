@@ -45,7 +45,8 @@ def to_rgb(image: Pixels) -> Tensor:
     """Return any image as 8-bit colour (3, H, W): its first bands, stretched if not 8 bit."""
     pixels = torch.from_numpy(image[..., :3].astype(np.float32))
     if image.dtype != np.uint8:
-        low, high = float(pixels.min()), float(pixels.max())
+        low = float(pixels.min())
+        high = float(pixels.max())
         extent = (high - low) or 1.0
         pixels = (pixels - low) / extent * 255
     if pixels.shape[2] != 3:  # grey

@@ -135,7 +135,8 @@ def _refuse_impossible(values: list[int], masks: MaskValues) -> None:
 def _threshold(masks: MaskValues, threshold: int, ignore: int | None) -> Labels:
     """Return two classes, above the threshold and not; both must occur."""
     levels = [masks.brightness(value) for value in masks.values if value != ignore]
-    low, high = min(levels, default=0), max(levels, default=0)
+    low = min(levels, default=0)
+    high = max(levels, default=0)
     if levels and not low <= threshold < high:
         side = "above" if low > threshold else "at or below"
         raise UserError(
@@ -172,7 +173,8 @@ def refuse_soft(masks: MaskValues) -> None:
             f"{found}: {len(values)} different colours, probably from {cause}; save masks as PNG "
             f"with one colour per class, {advice}"
         )
-    low, high = values[0], values[-1]
+    low = values[0]
+    high = values[-1]
     found = f"{found}: {len(values)} different values in the masks ({low} to {high})"
     total = sum(masks.counts.values())
     quarter = (high - low) / 4

@@ -33,7 +33,8 @@ from unet_ddp.settings import called
 FORK = "fork" if sys.platform == "linux" else None
 
 _MAX_WORKERS = 16  # of a rank; each reads about 27 samples a second, and a GPU may take 330
-_MAX_BATCH, _MAX_BYTES = 8, 2**21  # images, and bytes, that validation fetches at once
+_MAX_BATCH = 8  # images that validation fetches at once,
+_MAX_BYTES = 2**21  # and their bytes
 _CPU = torch.device("cpu")
 _KEPT_SHARE = 0.1  # of the free memory: the most that decoded samples may take
 _READ_TIMEOUT = 0.8  # of --timeout: a rank that hangs reading says so before the others give up
@@ -161,9 +162,9 @@ def build_loaders(
     """Return the loaders of this rank; the batch size is a number by now."""
     options = config.optimization
     assert isinstance(options.batch_size, int)
-    count, per_step = len(data.split.training), options.batch_size * options.accumulate
+    per_step = options.batch_size * options.accumulate
     shard = {"rank": world.rank, "size": world.size}
-    sampler = TrainingSampler(count, per_step, **shard, seed=options.seed)
+    sampler = TrainingSampler(len(data.split.training), per_step, **shard, seed=options.seed)
     cache = None
     if called(config.launch, "open_cache"):
         cache = find("extras", "open_cache")(config, data.labels, image_format, world)
@@ -173,9 +174,12 @@ def build_loaders(
         resize_masks=config.data.resize_masks, store=cache,
     )  # fmt: skip
     workers = count_workers(world, config.launch.workers)
-    pin, timeout = world.device.type == "cuda", _READ_TIMEOUT * config.launch.timeout
+    pin = world.device.type == "cuda"
+    timeout = _READ_TIMEOUT * config.launch.timeout
     load = partial(SampleLoader, workers=workers, pin=pin, timeout=timeout)
-    preset, random, cut = config.data.augmentation, None, None
+    preset = config.data.augmentation
+    random = None
+    cut = None
     if data.draw is not None or called(config.data, "plan_cuts"):
         cut = find("extras", "plan_cuts")(config.data)
     if preset != "none" or data.crop_size is not None:
@@ -183,7 +187,8 @@ def build_loaders(
         random = Augmentation(image_format, preset, data.crop_size, seed=options.seed, **how)
     size = None if data.crop_size else data.smallest
     training = read(data.split.training, size=size, augmentation=random, draw=data.draw)
-    validation, images = None, read(data.split.validation, size=data.one_size)
+    validation = None
+    images = read(data.split.validation, size=data.one_size)
     if len(images):
         batch_size = _validation_batch(image_format, data.one_size)
         own = ScoringSampler(len(images), **shard)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from unet_ddp.data.csv_cells import read_rows
+from unet_ddp.data.masks import Size
 from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, collect
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import can_read, list_suffixes
@@ -59,7 +60,7 @@ class Report:
             return None
 
 
-def mask_size_message(mask: Path, mask_size: tuple[int, int], image_size: tuple[int, int]) -> str:
+def mask_size_message(mask: Path, mask_size: Size, image_size: Size) -> str:
     """Return the message for a mask whose (height, width) is not that of its image."""
     (height, width), (image_height, image_width) = mask_size, image_size
     if mask_size == image_size[::-1]:
@@ -121,7 +122,8 @@ def _match_names(
 
     `folder` is that of the masks, `suffix` what their names add to the images'.
     """
-    pairs, problems = [], []
+    pairs = []
+    problems = []
     names_in_folders = {name.partition("/")[2] for name in masks}
     for name, files in sorted(images.items()):
         image = files[0]
@@ -237,7 +239,8 @@ def read_list(path: Path, report: Report | None = None) -> Pairs:
 
 def _listed_pair(folder: Path, row: dict[str, str]) -> Pair:
     """Return the pair of a row, whose paths are relative to `folder`."""
-    image, mask = row.get("image", "").strip(), row.get("mask", "").strip()
+    image = row.get("image", "").strip()
+    mask = row.get("mask", "").strip()
     side = row.get("split", "").strip().lower()
     if not image or not mask:
         raise UserError("image or mask is missing")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from unet_ddp.data.masks import Ids, Size
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.readers.base import ImageFormat, Pixels
 from unet_ddp.distributed.hosts import host_id
@@ -23,7 +23,7 @@ UNUSED_DAYS = 30  # after which a file of a cache is removed
 _SIZE = struct.Struct("<2Q")  # height and width; 0 for a sample that is not there yet
 
 
-Arrays = tuple[Pixels, NDArray[np.uint8]]
+Arrays = tuple[Pixels, Ids]
 """Image (H, W, C) and class ids (H, W)."""
 
 
@@ -43,7 +43,7 @@ def remove_unused(files: Iterable[Path]) -> None:
                 path.unlink()
 
 
-def unpack(stored: Any, image_format: ImageFormat, size: tuple[int, int], first: int) -> Arrays:
+def unpack(stored: Any, image_format: ImageFormat, size: Size, first: int) -> Arrays:
     """Return the sample of a size that is stored from the byte `first` on, image before mask."""
     pixels = size[0] * size[1]
     channels = image_format.channels

@@ -12,6 +12,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from unet_ddp.data.masks import Flags
 from unet_ddp.data.readers.base import Header
 from unet_ddp.files import is_address
 from unet_ddp.plugins import find
@@ -95,7 +96,7 @@ class Pairs(Sequence[Pair]):
         """Return the place in `SIDES` of the side that a list gave to each."""
         return np.fromiter((SIDES.index(pair.side) for pair in self), np.uint8, len(self))
 
-    def select(self, chosen: NDArray[np.bool_]) -> Pairs:
+    def select(self, chosen: Flags) -> Pairs:
         """Return the chosen ones, sorted by name."""
         rows = np.flatnonzero(chosen).tolist()
         return collect(sorted((self[row] for row in rows), key=lambda pair: pair.name))

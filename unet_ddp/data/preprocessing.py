@@ -76,12 +76,14 @@ class Preprocessing:
         cls, image_format: ImageFormat, measured: PixelRange | None, *, scale: float
     ) -> Preprocessing:
         """Return the normalisation for a data set: the measured one, or the usual if None."""
-        channels, dtype = image_format.channels, image_format.dtype
+        channels = image_format.channels
+        dtype = image_format.dtype
         if measured is None:
             max_value = 255 if dtype == "uint8" else 65535
             found = cls.for_images(channels, max_value, scale=scale)
         else:
-            low, high = measured.low, measured.high
+            low = measured.low
+            high = measured.high
             found = cls(channels, measured.mean, measured.std, scale, dtype, low, high)
         ground = image_format.ground_resolution
         return replace(found, nodata=image_format.nodata, ground_resolution=ground)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from unet_ddp.data.masks import Flags
 from unet_ddp.data.pairs import SIDES, Pairs
 from unet_ddp.errors import UserError, count_of, hides_bars
 from unet_ddp.files import replacing
@@ -99,7 +100,7 @@ def split_pairs(
     return _divide(pairs, groups, chosen, how)
 
 
-def _divide(pairs: Pairs, groups: _Groups, chosen: NDArray[np.bool_], how: str) -> Split:
+def _divide(pairs: Pairs, groups: _Groups, chosen: Flags, how: str) -> Split:
     """Return the split whose validation pairs are the `chosen` groups."""
     held_out = np.zeros(len(pairs), bool)
     held_out[groups.order] = np.repeat(chosen, groups.sizes)
@@ -221,7 +222,7 @@ def _hash(name: str, seed: int) -> int:
     return int.from_bytes(digest[:8], "big")
 
 
-def _choose(sizes: NDArray[np.int64], target: int) -> NDArray[np.bool_]:
+def _choose(sizes: NDArray[np.int64], target: int) -> Flags:
     """Choose groups of at most `target` images in all; the smallest group if all are larger."""
     chosen = np.zeros(len(sizes), bool)
     total = 0
@@ -236,11 +237,12 @@ def _choose(sizes: NDArray[np.int64], target: int) -> NDArray[np.bool_]:
     return chosen
 
 
-def _choose_fold(groups: _Groups, index: int, count: int) -> NDArray[np.bool_]:
+def _choose_fold(groups: _Groups, index: int, count: int) -> Flags:
     """Choose the groups of one fold: large ones are dealt out first, to the emptiest fold."""
     sizes = groups.sizes
     if len(sizes) < count:
-        found, more = f"{len(sizes)} groups of images", ""
+        found = f"{len(sizes)} groups of images"
+        more = ""
         if groups.are_guessed:
             found = groups.how
             more = ", or --group-pattern '(.+)' if their images do not belong together"

@@ -20,7 +20,9 @@ _DEEP = frozenset({"I;16", "I;16B", "I;16L", "I"})
 _GREY = frozenset({"1", "L", "LA"}) | _DEEP
 _COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV"})
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-_IMAGE_LENGTH, _SAMPLES, _PLANAR = 257, 277, 284  # TIFF's tags
+_IMAGE_LENGTH = 257  # a TIFF's tags
+_SAMPLES = 277
+_PLANAR = 284
 _HEAD = 1 << 16  # bytes of a WebP, in which its pixels begin, after a colour profile at most
 _TAIL = 4096  # bytes at the end of a PNG; some programs append to it
 
@@ -57,7 +59,8 @@ class PillowFile(OpenFile):
 
     def _take(self) -> Image.Image:
         """Return the image to be decoded; nothing here keeps its pixels in memory."""
-        image, self._image = self._image, None
+        image = self._image
+        self._image = None
         if image is None:
             self._file.seek(0, os.SEEK_END)  # what is buffered is void: libtiff moved the position
             self._file.seek(0)
@@ -66,7 +69,8 @@ class PillowFile(OpenFile):
 
     def _check(self, image: Image.Image) -> None:
         """Refuse an image that is not safe to decode."""
-        path, file = self.path, self._file
+        path = self.path
+        file = self._file
         if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
             raise UserError(f"{path}: holds several frames or pages; save one image per file")
         if image.format == "TIFF":  # which Pillow would fill up, too
@@ -224,7 +228,9 @@ def _read_bytes(file: IO[bytes]) -> NDArray[np.uint8]:
 
 def _palette(image: Image.Image) -> tuple[tuple[int, int, int], ...]:
     flat = image.getpalette("RGB") or []
-    reds, greens, blues = flat[::3], flat[1::3], flat[2::3]
+    reds = flat[::3]
+    greens = flat[1::3]
+    blues = flat[2::3]
     return tuple(zip(reds, greens, blues, strict=False))
 
 

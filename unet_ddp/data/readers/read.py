@@ -113,7 +113,8 @@ class Source(AbstractContextManager["Source"]):
     """
 
     def __init__(self, path: Path, planes: bool = False) -> None:
-        self.path, self._planes = path, planes
+        self.path = path
+        self._planes = planes
         self._opened: OpenFile | None = None
 
     def __reduce__(self) -> tuple[type[Source], tuple[Path, bool]]:
@@ -121,7 +122,8 @@ class Source(AbstractContextManager["Source"]):
 
     def close(self, *_: object) -> None:
         """Close the file; using it again opens it again."""
-        opened, self._opened = self._opened, None
+        opened = self._opened
+        self._opened = None
         if opened is not None:
             opened.close()
 

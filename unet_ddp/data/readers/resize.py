@@ -29,9 +29,11 @@ def resize_area(pixels: Pixels, size: tuple[int, int]) -> Pixels:
         return pixels
     import cv2
 
-    method, at_once = cv2.INTER_LINEAR, _BANDS
+    method = cv2.INTER_LINEAR
+    at_once = _BANDS
     if size[0] <= pixels.shape[0] and size[1] <= pixels.shape[1]:
-        method, at_once = cv2.INTER_AREA, _AREA_BANDS
+        method = cv2.INTER_AREA
+        at_once = _AREA_BANDS
     parts = []
     for first in range(0, pixels.shape[2], at_once):
         bands = np.ascontiguousarray(pixels[..., first : first + at_once])
