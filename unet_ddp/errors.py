@@ -64,7 +64,8 @@ def one_line(error: object) -> str:
     File names may contain line breaks, or bytes that are not text: they become escapes.
     """
     text = str(error).encode("utf-8", "backslashreplace").decode()
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    shown = [c if c.isprintable() else repr(c)[1:-1] for c in text]
+    return "".join(shown)
 
 
 def print_lines(*lines: object) -> None:
@@ -183,7 +184,8 @@ class Limit:
 
     def __str__(self) -> str:
         """Return the bounds in words, to follow "must be"."""
-        return " and ".join(words.format(bound) for _, bound, words in self._bounds()) + self.note
+        bounds = [words.format(bound) for _, bound, words in self._bounds()]
+        return " and ".join(bounds) + self.note
 
     def _bounds(self) -> list[tuple[Callable[[float, float], bool], float, str]]:
         """Return the bounds that it has, with their comparison and their words."""

@@ -132,7 +132,9 @@ def check_dataset(
         table = report.attempt(partial(reader.check_kinds, config, table)) or table
     values = common_values(table)
     labels = labels or _choose_labels(config, report, table, values)
-    return _summarise(config, report, CheckedData(table, form, values, labels, split, groups))
+    data = CheckedData(table, form, values, labels, split, groups)
+    _summarise(config, report, data)
+    return data
 
 
 def _find_sides(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None]:
@@ -146,8 +148,9 @@ def _find_sides(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None
         return training, None
     images = as_path(config.val_images)
     masks = as_path(config.val_masks)
-    find_them = partial(find_pairs, images, masks, report, suffix=config.mask_suffix)
-    found = report.attempt(partial(find_them, planes=_find_planes(config))) or ()
+    planes = _find_planes(config)
+    find_validation = partial(find_pairs, images, masks, report, suffix=config.mask_suffix)
+    found = report.attempt(partial(find_validation, planes=planes)) or ()
     return training, collect(replace(pair, name=f"validation/{pair.name}") for pair in found)
 
 
@@ -245,8 +248,8 @@ def _find_mixture(table: Table, values: MaskValues) -> str | None:
     )
 
 
-def _summarise(config: DataConfig, report: Report, data: CheckedData) -> CheckedData:
-    """Return the data set after describing it, and warning of what looks wrong."""
+def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
+    """Describe the data set, and warn of what looks wrong."""
     table = data.table
     labels = data.labels
     split = data.split
@@ -267,7 +270,6 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> Checked
     if split and labels:
         warn = report.attempt(lambda: warn_of_classes(table, data.values, labels, split))
         report.warnings += warn or []
-    return data
 
 
 def check_classes(labels: Labels, weights: tuple[float, ...] | None) -> None:

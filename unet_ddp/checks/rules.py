@@ -75,7 +75,8 @@ def _check_bits(table: Table, config: DataConfig) -> Iterator[str]:
     """Yield a line if white is 1 in masks of 1 bit, as some programs save them, and 255 in others."""
     whites: dict[tuple[bool, int], Path] = {}
     for row, kind, value, _ in table.values:
-        whites.setdefault((table.kinds[kind].mask.is_bilevel, value), table.pairs[row].mask)
+        is_bilevel = table.kinds[kind].mask.is_bilevel
+        whites.setdefault((is_bilevel, value), table.pairs[row].mask)
     if config.mask_threshold == 0 or called(config, "label_rules") or (False, 1) in whites:
         return
     one = whites.get((True, 1))

@@ -74,12 +74,13 @@ class Table:
     @cached_property
     def groups(self) -> list[tuple[FileKind, int, Pair]]:
         """Each kind, the number of its pairs, and the first."""
-        column = self.columns["kind"][:]
-        counts = np.bincount(column, minlength=len(self.kinds)).tolist()
-        rows = np.zeros(len(self.kinds), np.uint32)  # np.unique would sort ten million
-        rows[column[::-1]] = np.arange(len(column), dtype=np.uint32)[::-1]  # the last one stays
-        firsts = [self.pairs[row] for row in rows.tolist()]
-        return list(zip(self.kinds, counts, firsts, strict=True))
+        kinds = self.columns["kind"][:]
+        counts = np.bincount(kinds, minlength=len(self.kinds))
+        rows = np.arange(len(kinds), dtype=np.uint32)
+        first_rows = np.zeros(len(self.kinds), np.uint32)  # np.unique would sort ten million
+        first_rows[kinds[::-1]] = rows[::-1]  # the last one stays
+        firsts = [self.pairs[row] for row in first_rows.tolist()]
+        return list(zip(self.kinds, counts.tolist(), firsts, strict=True))
 
     @property
     def sizes(self) -> Counter[Size]:

@@ -140,7 +140,8 @@ def name_flag(name: str, setting: Setting, at_most: int = 9) -> str:
         return _metavar(name, setting)
     short = [f"-{alias}" for alias in setting.names[1:] if len(alias) == 1]
     long = [as_flag(alias) for alias in setting.names if len(alias) > 1]
-    names = ", ".join([*short, *long][:at_most])
+    flags = short + long
+    names = ", ".join(flags[:at_most])
     if setting.default is True:
         return f"{names}, {as_flag(f'no_{name}')}"
     return f"{names} {_metavar(name, setting)}".rstrip()

@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 from PIL import Image
 
-from unet_ddp.data.masks import IGNORE_ID, Colour, Mask, ValueTable, unpack_colour, voc_colour
+from unet_ddp.data.masks import IGNORE_ID, Colour, Mask, unpack_colour, voc_colour
 from unet_ddp.errors import Limit, UserError, shorten
 
 _Code = Annotated[int, Limit(0, 0xFFFFFF)]
@@ -119,7 +119,3 @@ class ClassValues:
         import cv2
 
         return np.asarray(cv2.LUT(ids, table.astype(np.uint8)))
-
-    @cached_property
-    def _table(self) -> ValueTable:
-        return ValueTable(self.values, self.rgb, self.ignore, self.threshold)

@@ -128,5 +128,6 @@ def _constants(
     extent = (preprocessing.high - preprocessing.low) or 1.0
     mean = torch.tensor(preprocessing.fill, dtype=torch.float64)
     std = torch.tensor(preprocessing.std, dtype=torch.float64) * extent
+    factor = 1 / std
     shape = (1, -1, 1, 1)
-    return mean.to(device, dtype).view(shape), (1 / std).to(device, dtype).view(shape)
+    return mean.to(device, dtype).view(shape), factor.to(device, dtype).view(shape)
