@@ -104,9 +104,8 @@ def check_dataset(
 ) -> CheckedData | None:
     """Check the data set that `config` names; None if no pair can be read.
 
-    All that is found goes into the report. The seed is the split's. `labels` come from a
-    resumed run; None: they are chosen by the masks' values. Up to `skip_bad` pairs that can't be read
-    are left out.
+    All that is found goes into the report. The seed is the split's. `labels` come from a resumed run;
+    None: the masks' values choose them. Up to `skip_bad` pairs that can't be read are left out.
     """
     training, validation = _find_sides(config, report)
     if not len(training) and not validation:
