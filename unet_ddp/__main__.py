@@ -61,7 +61,8 @@ def _format_help() -> str:
     for heading, commands in groups.items():
         lines += ["", f"{heading}:"]
         for name, (arguments, about) in commands.items():
-            lines.append(f"  {f'{name} {arguments}':<34}{about}".rstrip())
+            usage = f"{name} {arguments}"
+            lines.append(f"  {usage:<34}{about}".rstrip())
     return "\n".join([*lines, "", "COMMAND --help has its flags; --version has the version."])
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import operator
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -17,7 +18,7 @@ BAR = "UNET_DDP_BAR"  # in the environment of what this program starts: its read
 _SHOWN = 60  # characters of a value in a message
 _LONGEST = 4096  # text or list in a file
 _LARGEST = 2**53  # whole number in a file; floats count exactly up to here
-_PLAIN = (str, int, float)
+_PLAIN = (str, int, float, type(None))
 _KINDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
@@ -63,7 +64,8 @@ def one_line(error: object) -> str:
     File names may contain line breaks, or bytes that are not text: they become escapes.
     """
     text = str(error).encode("utf-8", "backslashreplace").decode()
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    shown = [c if c.isprintable() else repr(c)[1:-1] for c in text]
+    return "".join(shown)
 
 
 def print_lines(*lines: object) -> None:
@@ -80,14 +82,20 @@ def hides_bars() -> bool | None:
 
 def count_of(number: int, noun: str) -> str:
     """Return a number with its noun: 1 image, 2 images, 2 processes."""
+    if number == 1:
+        return f"{number} {noun}"
     ending = "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}{ending}"
+    return f"{number} {noun}{ending}"
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table with its columns below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    lines = []
+    for row in rows:
+        cells = map(str.ljust, row, widths)
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 class _Lossy(io.FileIO):
@@ -117,9 +125,11 @@ def survive_lost_output() -> None:
         with suppress(OSError):
             stream.flush()
         with suppress(OSError):
-            raw: Any = _Lossy(stream.fileno(), "w", closefd=False)
+            file: Any = _Lossy(stream.fileno(), "w", closefd=False)
+            if not stream.write_through:  # as python -u has it
+                file = io.BufferedWriter(file)
             lossy = io.TextIOWrapper(
-                raw if stream.write_through else io.BufferedWriter(raw),  # python -u
+                file,
                 encoding=stream.encoding,
                 errors=stream.errors,
                 line_buffering=stream.line_buffering,
@@ -138,22 +148,24 @@ def shorten(value: object) -> str:
     """Return a value of a file for a message, in a few words whatever it contains."""
     if isinstance(value, str):
         return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}…"
-    if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
+    if isinstance(value, int) and abs(value) > _LARGEST:
         return f"a number of about {round(value.bit_length() * 0.30103)} digits"
-    if value is None or isinstance(value, (int, float)):
+    if isinstance(value, _PLAIN):
         return repr(value)
-    if isinstance(value, (list, tuple)) and len(value) < 8:
-        items = [shorten(item) for item in value if item is None or isinstance(item, _PLAIN)]
-        if len(items) == len(value):
-            return f"[{', '.join(items)}]"
-    size = f" of {len(value)}" if isinstance(value, (list, tuple, dict)) else ""
-    return f"a {type(value).__name__}{size}"
+    kind = f"a {type(value).__name__}"
+    if isinstance(value, (list, tuple)):
+        if len(value) < 8 and all(isinstance(item, _PLAIN) for item in value):
+            return f"[{', '.join(map(shorten, value))}]"
+    elif not isinstance(value, dict):
+        return kind
+    return f"{kind} of {len(value)}"
 
 
 def join_some(items: Sequence[str], most: int) -> str:
     """Return the first `most` of the items for a message, and how many more there are."""
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + more
+    shown = ", ".join(items[:most])
+    rest = len(items) - most
+    return f"{shown} and {rest} more" if rest > 0 else shown
 
 
 @dataclass(frozen=True)
@@ -168,23 +180,22 @@ class Limit:
 
     def __contains__(self, value: float) -> bool:
         """Return whether `value` is within all bounds."""
-        return (
-            (self.at_least is None or value >= self.at_least)
-            and (self.above is None or value > self.above)
-            and (self.at_most is None or value <= self.at_most)
-            and (self.below is None or value < self.below)
-        )
+        return all(is_within(value, bound) for is_within, bound, _ in self._bounds())
 
     def __str__(self) -> str:
         """Return the bounds in words, to follow "must be"."""
-        words = {
-            "{} or more": self.at_least,
-            "above {}": self.above,
-            "at most {}": self.at_most,
-            "below {}": self.below,
-        }
-        found = [text.format(bound) for text, bound in words.items() if bound is not None]
-        return " and ".join(found) + self.note
+        bounds = [words.format(bound) for _, bound, words in self._bounds()]
+        return " and ".join(bounds) + self.note
+
+    def _bounds(self) -> list[tuple[Callable[[float, float], bool], float, str]]:
+        """Return the bounds that it has, with their comparison and their words."""
+        bounds = (
+            (operator.ge, self.at_least, "{} or more"),
+            (operator.gt, self.above, "above {}"),
+            (operator.le, self.at_most, "at most {}"),
+            (operator.lt, self.below, "below {}"),
+        )
+        return [(compare, bound, words) for compare, bound, words in bounds if bound is not None]
 
 
 def typed(value: Any, kind: Any) -> Any:
@@ -197,7 +208,8 @@ def typed(value: Any, kind: Any) -> Any:
     Raises:
         UserError: it is not: what it is, and what is expected.
     """
-    origin, parts = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    parts = get_args(kind)
     if origin is Annotated:
         checked = typed(value, parts[0])
         if checked not in parts[1]:
@@ -210,28 +222,43 @@ def typed(value: Any, kind: Any) -> Any:
     if is_dataclass(kind):
         return from_plain(kind, value)  # type: ignore[arg-type]  # it is a class
     if origin in (list, tuple):
-        fewest, most = (len(parts), len(parts)) if origin is tuple else (0, _LARGEST)
-        fewest, most = (0, _LONGEST) if parts[-1] is ... else (fewest, most)
-        if isinstance(value, (list, tuple)) and fewest <= len(value) <= most:
-            return origin(typed(item, parts[0]) for item in value)
-        expected = f"a list of {most if fewest else f'at most {most}'}"
-    elif origin is dict:
-        items = value.items() if isinstance(value, dict) else [(None, None)]
-        if all(type(name) is parts[0] and isinstance(item, parts[1]) for name, item in items):
-            return value
-        expected = f"{'value' if parts[1] is object else parts[1].__name__.lower()}s by name"
-    else:
-        is_large = isinstance(value, str) and len(value) > _LONGEST
-        is_large |= isinstance(value, int) and not -_LARGEST <= value <= _LARGEST
-        if not is_large and (type(value) is kind or (kind, type(value)) == (float, int)):
-            return kind(value)
-        expected = _KINDS[kind]
-    raise UserError(f"{shorten(value)}; expected {expected}")
+        return _typed_list(value, origin, parts)
+    if origin is dict:
+        return _typed_dict(value, *parts)
+    is_kind = type(value) is kind or (kind is float and type(value) is int)
+    is_large = isinstance(value, int) and abs(value) > _LARGEST
+    is_long = isinstance(value, str) and len(value) > _LONGEST
+    if not is_kind or is_large or is_long:
+        raise UserError(f"{shorten(value)}; expected {_KINDS[kind]}")
+    return kind(value)
+
+
+def _typed_list(value: Any, origin: Any, parts: tuple[Any, ...]) -> Any:
+    """Return a list or a tuple, each item by `typed` as the first of `parts`."""
+    least = 0
+    most = _LARGEST
+    if parts[-1] is ...:
+        most = _LONGEST
+    elif origin is tuple:
+        least = most = len(parts)
+    if isinstance(value, (list, tuple)) and least <= len(value) <= most:
+        return origin(typed(item, parts[0]) for item in value)
+    size = most if least else f"at most {most}"
+    raise UserError(f"{shorten(value)}; expected a list of {size}")
+
+
+def _typed_dict(value: Any, key: type[Any], kind: type[Any]) -> Any:
+    """Return a dict whose values are of a kind."""
+    is_kind = isinstance(value, dict) and all(isinstance(item, kind) for item in value.values())
+    if is_kind and {key}.issuperset(map(type, value)):
+        return value
+    name = "value" if kind is object else kind.__name__.lower()
+    raise UserError(f"{shorten(value)}; expected {name}s by name")
 
 
 @cache
-def _fields_of(kind: Any) -> tuple[tuple[Field[Any], ...], dict[str, Any]]:
-    return fields(kind), get_type_hints(kind, include_extras=True)
+def _types_of(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
 
 
 def from_plain(kind: type[Checked], plain: Any, *, is_open: bool = False) -> Checked:
@@ -245,15 +272,17 @@ def from_plain(kind: type[Checked], plain: Any, *, is_open: bool = False) -> Che
     """
     if not isinstance(plain, Mapping):
         raise UserError(f"{shorten(plain)}; expected fields by name")
-    known, types = _fields_of(kind)  # type: ignore[arg-type]  # a class can be hashed
-    unknown = [] if is_open else [name for name in plain if name not in {f.name for f in known}]
-    if unknown:
-        raise UserError(f"{shorten(unknown[0])}: unknown")
+    known = fields(kind)  # type: ignore[arg-type]  # it is a dataclass
+    names = [field.name for field in known]
+    for name in plain:
+        if name not in names and not is_open:
+            raise UserError(f"{shorten(name)}: unknown")
     values = {}
     for field in known:
         try:
             if field.name in plain:
-                values[field.name] = typed(plain[field.name], types[field.name])
+                kind_of_value = _types_of(kind)[field.name]  # type: ignore[arg-type]  # it can be hashed
+                values[field.name] = typed(plain[field.name], kind_of_value)
             elif field.default is MISSING:
                 raise UserError("missing")
         except UserError as error:

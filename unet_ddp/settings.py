@@ -154,7 +154,8 @@ def joined(group: str) -> Callable[[type[Config]], type[Config]]:
             own = get_type_hints(part, include_extras=True)
             for name in own.keys() & hints.keys():
                 raise UserError(f"{as_flag(name)}: {part.__module__} has it, too; uninstall that")
-            before, names = part.place[1], list(hints)
+            before = part.place[1]
+            names = list(hints)
             after = names[names.index(before) + 1 :] if before in hints else []
             hints |= own | {name: hints.pop(name) for name in after}
         body = {name: getattr(core, name) for name in ("__module__", "__qualname__", "__doc__")}
@@ -180,14 +181,21 @@ def settings_of(kind: Any) -> dict[str, Setting]:
                 settings[name] = each._replace(group=field.name)
         elif field.compare:
             notes = (*get_args(hint)[1:], *getattr(kind, "kinds", ()))
-            flags = [note for note in notes if hasattr(note, "aliases")]
-            named = [note.name for note in flags if note.name]
-            name = (named or [field.name])[0]
-            aliases = [alias.lstrip("-") for note in flags for alias in note.aliases or ()]
-            shown = name if tyro.conf.Positional in notes else as_flag(name)
-            limits = [note for note in notes if isinstance(note, Limit)]
+            name = field.name
+            aliases: list[str] = []
+            for note in notes:
+                if hasattr(note, "aliases"):
+                    name = note.name or name
+                    aliases += [alias.lstrip("-") for alias in note.aliases or ()]
             settings[name] = Setting(
-                "", field.name, hint, notes, limits, field.default, shown, [name, *aliases]
+                group="",
+                field=field.name,
+                hint=hint,
+                notes=notes,
+                limits=[note for note in notes if isinstance(note, Limit)],
+                default=field.default,
+                flag=name if tyro.conf.Positional in notes else as_flag(name),
+                names=[name, *aliases],
             )
     return settings
 
@@ -203,7 +211,8 @@ def values_of(config: object) -> dict[str, Any]:
 
 def with_values(config: Config, values: Mapping[str, Any]) -> Config:
     """Return `config` with other values of some settings."""
-    settings, changed = settings_of(type(config)), dict[str, Any]()
+    settings = settings_of(type(config))
+    changed: dict[str, Any] = {}
     for name, value in values.items():
         group, field, *_ = settings[name]
         if group:
@@ -233,7 +242,8 @@ def pairs_of(kind: Any, rule: type[Rule]) -> list[tuple[str, str]]:
 
 def called(config: object, point: str) -> list[str]:
     """Return the names of the settings that call a part of a point, or an extra."""
-    values, names = values_of(config), []
+    values = values_of(config)
+    names = []
     for name, each in settings_of(type(config)).items():
         for note in each.notes:
             if not isinstance(note, Calls) or note[0] != point:

@@ -144,6 +144,18 @@ def test_warnings_fail_only_where_asked(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(of_kind(lines, "warning")) == 1 and "cx.png" in of_kind(lines, "warning")[0]
 
 
+def test_groups_of_one_image_each_are_not_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither where validation has its own folder, whose images are in no group."""
+    make_set(tmp_path, 3)
+    other = make_set(tmp_path / "other", 2)
+    folders = ["--val-images", str(other / "imgs"), "--val-masks", str(other / "masks")]
+    for flags in ([], folders):
+        status, lines = examine(tmp_path, capsys, *flags)
+        assert status == 0 and not of_kind(lines, "groups")
+
+
 def test_a_table_of_many_classes_is_cut_in_the_middle(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from unet_ddp.checks.near_duplicates import find_copies
 from unet_ddp.checks.rules import (
     check_rules,
     common_values,
     crop_size,
-    find_copies,
     measure_range,
 )
 from unet_ddp.checks.scan import scan
@@ -66,9 +66,13 @@ def prepare_data(
     report = Report()
     data = check_dataset(config, report, seed=seed, labels=labels, skip_bad=skip_bad)
     assert data is not None and data.split is not None and data.labels is not None
-    table, training = data.table, data.table.find(data.split.training)
+    table = data.table
+    training = table.find(data.split.training)
     used = np.unique(table.columns["kind"][:][training | table.find(data.split.validation)])
     sizes = {scaled_size(*table.kinds[int(kind)].image.size, config.scale) for kind in used}
+    one_size = None
+    if len(sizes) == 1 and not config.ground_resolution:
+        (one_size,) = sizes
     draw = None
     if called(config, "plan_draw"):
         plan = find("extras", "plan_draw")
@@ -78,15 +82,15 @@ def prepare_data(
         data.split,
         data.labels,
         data.format,
-        crop_size(config, table),
-        scaled_size(*min(table.sizes), config.scale),
-        report.notes + [f"warning: {line}" for line in report.warnings],
-        measure_range(table, training, data.format.channels),
-        data.groups,
-        next(iter(sizes)) if len(sizes) == 1 and not config.ground_resolution else None,
-        draw,
-        max(height * width for height, width in sizes),
-        find("extras", "find_rare")(table, data.split),
+        crop_size=crop_size(config, table),
+        smallest=scaled_size(*min(table.sizes), config.scale),
+        notes=report.notes + [f"warning: {line}" for line in report.warnings],
+        range=measure_range(table, training, data.format.channels),
+        groups=data.groups,
+        one_size=one_size,
+        draw=draw,
+        most_pixels=max(height * width for height, width in sizes),
+        rare=find("extras", "find_rare")(table, data.split),
     )
 
 
@@ -100,9 +104,8 @@ def check_dataset(
 ) -> CheckedData | None:
     """Check the data set that `config` names; None if no pair can be read.
 
-    All that is found goes into the report. The seed is the split's. `labels` come from a
-    resumed run; None: they are chosen by the masks' values. Up to `skip_bad` pairs that can't be read
-    are left out.
+    All that is found goes into the report. The seed is the split's. `labels` come from a resumed run;
+    None: the masks' values choose them. Up to `skip_bad` pairs that can't be read are left out.
     """
     training, validation = _find_sides(config, report)
     if not len(training) and not validation:
@@ -115,8 +118,8 @@ def check_dataset(
     else:
         groups = group_names(training, config.group_pattern) if split else {}
         pairs = collect([*training, *(validation or [])])
-        read = partial(scan, nodata=config.nodata, channels=config.channels)
-        scanned, errors = read(pairs, planes=bool(called(config, "check_planes")))
+        planes = bool(called(config, "check_planes"))
+        scanned, errors = scan(pairs, nodata=config.nodata, channels=config.channels, planes=planes)
         split = _skip_bad(report, errors, split, skip_bad)
         if not scanned:
             return None
@@ -128,36 +131,44 @@ def check_dataset(
         table = report.attempt(partial(reader.check_kinds, config, table)) or table
     values = common_values(table)
     labels = labels or _choose_labels(config, report, table, values)
-    return _summarise(config, report, CheckedData(table, form, values, labels, split, groups))
+    data = CheckedData(table, form, values, labels, split, groups)
+    _summarise(config, report, data)
+    return data
 
 
 def _find_sides(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None]:
     """Return the pairs, and the validation folder's pairs if there is one."""
     if config.images is not None and config.masks is None:
-        folder, open_pack = as_path(config.images), find("extras", "open_pack")
+        folder = as_path(config.images)
+        open_pack = find("extras", "open_pack")
         return report.attempt(lambda: open_pack(folder).divide(config)) or (Pairs(), None)
     training = report.attempt(lambda: _find_pairs(config, report)) or Pairs()
     if config.val_images is None or config.val_masks is None:
         return training, None
-    folders = as_path(config.val_images), as_path(config.val_masks)
-    listed = partial(find_pairs, *folders, report, suffix=config.mask_suffix)
-    found = report.attempt(lambda: listed(planes=_find_planes(config)))
-    return training, collect(replace(p, name=f"validation/{p.name}") for p in found or ())
+    images = as_path(config.val_images)
+    masks = as_path(config.val_masks)
+    planes = _find_planes(config)
+    find_validation = partial(find_pairs, images, masks, report, suffix=config.mask_suffix)
+    found = report.attempt(partial(find_validation, planes=planes)) or ()
+    return training, collect(replace(pair, name=f"validation/{pair.name}") for pair in found)
 
 
 def _find_pairs(config: DataConfig, report: Report) -> Pairs:
     """Return the pairs of the list or the folders; the demo set's if none are given or in place."""
     if config.pairs_file is not None:
         return read_list(as_path(config.pairs_file), report)
-    images, masks = HOME / "imgs", HOME / "masks"
+    images = HOME / "imgs"
+    masks = HOME / "masks"
     if config.images is not None and config.masks is not None:
-        images, masks = as_path(config.images), as_path(config.masks)
+        images = as_path(config.images)
+        masks = as_path(config.masks)
     elif not (_contains_images(images) or _contains_images(masks)):
         demo = find("extras", "write_demo")(HOME / "demo")
         report.notes.append(
             f"no data: {images} and {masks} are empty; using the demo set in {demo}"
         )
-        images, masks = demo / "imgs", demo / "masks"
+        images = demo / "imgs"
+        masks = demo / "masks"
     return find_pairs(images, masks, report, suffix=config.mask_suffix, planes=_find_planes(config))
 
 
@@ -206,8 +217,8 @@ def _choose_labels(
     if problems := find("extras", "check_planes")(config, table, values, report):
         report.add_problems(problems)
         return None
-    given = config.mask_threshold, config.classes, config.class_names, values.lossy
-    if not called(config, "label_rules") and given == (None,) * len(given):  # values say it alone
+    given = {config.mask_threshold, config.classes, config.class_names, values.lossy}
+    if given == {None} and not called(config, "label_rules"):  # the values alone say it
         ignore = config.ignore_index
         problem = find("extras", "find_numbers")(table, values, ignore, report)
         if problem is None and ignore is None:
@@ -222,7 +233,8 @@ def _find_mixture(table: Table, values: MaskValues) -> str | None:
     """Return what is wrong if a class is 1 in some masks and 255 in the others; None otherwise."""
     if values.values != [0, 1, 255]:
         return None
-    ones, whites = set[int](), set[int]()
+    ones = set[int]()
+    whites = set[int]()
     for _, part, row in table.value_blocks():
         value = table.columns["value"][part]
         ones.update(row[value == 1].tolist())
@@ -235,28 +247,28 @@ def _find_mixture(table: Table, values: MaskValues) -> str | None:
     )
 
 
-def _summarise(config: DataConfig, report: Report, data: CheckedData) -> CheckedData:
-    """Return the data set after describing it, and warning of what looks wrong."""
-    table, labels, split = data.table, data.labels, data.split
+def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
+    """Describe the data set, and warn of what looks wrong."""
+    table = data.table
+    labels = data.labels
+    split = data.split
     count = len(split.training) + len(split.validation) if split else len(table.pairs)
+    copies = find_copies(table, split) if split else []
     report.notes.append(describe_images(table, data.format, count=count, scale=config.scale))
     if labels:
         report.notes.append(labels.describe())
+        report.warnings += warn_soft_edges(data.values, labels)
     if split:
         report.notes.append(
             f"split: {split.how}; {count_of(len(split.training), 'image')} to train on, "
             f"{len(split.validation)} to validate"
         )
-    if labels:
-        report.warnings += warn_soft_edges(data.values, labels)
-    copies = find_copies(table, split) if split else []
     if copies is None:
         report.notes.append("too many images to look for copies across the split")
     report.warnings += warn_of_images(table, copies or [])
     if split and labels:
         warn = report.attempt(lambda: warn_of_classes(table, data.values, labels, split))
         report.warnings += warn or []
-    return data
 
 
 def check_classes(labels: Labels, weights: tuple[float, ...] | None) -> None:

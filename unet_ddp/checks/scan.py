@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,8 +35,13 @@ _MOST_VALUES = 1024  # kept of a mask: more are no classes in any case
 _HELD = 16  # objects that are fetched at once, and as many ahead
 _share = lru_cache(maxsize=256)(lambda header: header)  # one object for equal ones, with palette
 
-ScannedFile = tuple[Path, bool, Stamp | None]
-"""Its path, whether it is a mask, and an object's stamp."""
+
+class ScannedFile(NamedTuple):
+    """A file to be scanned."""
+
+    path: Path
+    is_mask: bool
+    stamp: Stamp | None  # of an object in storage
 
 
 class ImageMetadata(NamedTuple):
@@ -85,24 +91,25 @@ def scan(
     All cores read, behind a bar if this is a terminal. `nodata` and `channels` describe the
     data set; None: each image's own, without alpha. `planes`: masks may have a band for each class.
     """
-    files = [
-        file
-        for pair in pairs
-        for file in zip((pair.image, pair.mask), (False, True), pair.stamps, strict=True)
-    ]
-    paths = [path for path, *_ in files]
+    files = []
+    for pair in pairs:
+        image_stamp, mask_stamp = pair.stamps
+        files.append(ScannedFile(pair.image, False, image_stamp))
+        files.append(ScannedFile(pair.mask, True, mask_stamp))
+    paths = [file.path for file in files]
     readers = [sorted({each.missing() for each in find_readers(paths)}), describe_readers(paths)]
-    scanner = _Scanner(pairs, nodata, channels, planes, readers)
-    results: Iterable[Any] = scanner.read_all(files)
-    results = tqdm(
-        results, "checking files", len(files), unit="file", leave=False, disable=hides_bars()
-    )
+    key = f"{READERS} {pairs[0].mask.parent.resolve()} {nodata} {channels} {readers}"
+    if planes:
+        key += " planes"
+    scanner = _Scanner(pairs, nodata, channels, planes, find("extras", "open_scans")(key))
+    bar = partial(tqdm, unit="file", leave=False, disable=hides_bars())
     try:
-        found = list(results)
+        found: list[Any] = list(bar(scanner.read_all(files), "checking files", len(files)))
     finally:
         pairs.fetch_ahead([])
         scanner.known.save()
-    scanned, errors = [], {}
+    scanned = []
+    errors = {}
     for pair, image, mask in zip(pairs, found[::2], found[1::2], strict=True):
         faults = [str(each) for each in (image, mask) if isinstance(each, UserError)]
         if faults:
@@ -112,33 +119,29 @@ def scan(
     return scanned, errors
 
 
+@dataclass
 class _Scanner:
     """Reads metadata, but of files that an earlier scan with these options has read."""
 
-    def __init__(
-        self,
-        pairs: Pairs,
-        nodata: float | None,
-        channels: int | None,
-        planes: bool,
-        readers: object,
-    ) -> None:
-        self.pairs, self.options, self.planes = pairs, (nodata, channels), planes
-        folder = pairs[0].mask.parent.resolve()
-        key = f"{READERS} {folder} {nodata} {channels} {readers}" + " planes" * planes
-        self.known = find("extras", "open_scans")(key)
+    pairs: Pairs
+    nodata: float | None
+    channels: int | None
+    planes: bool
+    known: Any  # what earlier scans found
 
     def read_all(self, files: list[ScannedFile]) -> Iterator[Metadata | UserError]:
         """Yield the metadata of each file in order, read by threads if not known."""
-        workers, get = usable_cores(logical=True), self.known.get
+        get = self.known.get
+        workers = usable_cores(logical=True)
         pool = ThreadPoolExecutor(workers)
-        size = _HELD if any(stamp for *_, stamp in files) else CHUNK * workers
+        are_objects = any(file.stamp for file in files)
+        size = _HELD if are_objects else CHUNK * workers
         try:
             for first in range(0, len(files), size):
-                chunk, ahead = files[first : first + size], files[first : first + 2 * size]
-                self.pairs.fetch_ahead(file[0] for file in ahead if file[2] and not get(file))
-                found = [get(file) or pool.submit(self.read, file) for file in chunk]
-                for result in found:
+                ahead = files[first : first + 2 * size]
+                self.pairs.fetch_ahead(f.path for f in ahead if f.stamp and not get(f))
+                results = [get(file) or pool.submit(self.read, file) for file in ahead[:size]]
+                for result in results:
                     yield result.result() if isinstance(result, Future) else result
                 self.known.save(is_end=False)
         finally:
@@ -154,7 +157,7 @@ class _Scanner:
                 if is_mask:
                     found = read_mask_metadata(source)
                 else:
-                    found = read_image_metadata(source, *self.options)
+                    found = read_image_metadata(source, self.nodata, self.channels)
                 found = found._replace(place=source.place)
         except UnreachableError:  # the other files can't be read either
             raise
@@ -172,22 +175,34 @@ def read_image_metadata(
     header, stamp = _read_header(source)
     if header.dtype == "uint8":
         return ImageMetadata(header, stamp, _pack(source.thumbnail(THUMBNAIL)))
-    whole = header.channels + header.has_alpha
-    nodata = header.nodata if nodata is None else nodata
-    form = ImageFormat(whole if channels == whole else header.channels, header.dtype, nodata)
-    pixels, nodata_mask = source.image(form)  # (H, W, C), (H, W)
-    grey = pixels.mean(axis=2, dtype=np.float32)[..., None]
-    thumbnail = _pack(resize_area(grey, (THUMBNAIL, THUMBNAIL))[..., 0])
-    kept = pixels[~nodata_mask] if nodata_mask is not None else pixels.reshape(-1, pixels.shape[2])
-    if not len(kept):  # (pixels, C)
+    if nodata is None:
+        nodata = header.nodata
+    if not header.has_alpha or channels != header.channels + 1:
+        channels = header.channels
+    pixels, nodata_mask = source.image(ImageFormat(channels, header.dtype, nodata))  # (H, W, C)
+    grey = pixels.mean(axis=2, dtype=np.float32, keepdims=True)
+    thumbnail = _pack(resize_area(grey, (THUMBNAIL, THUMBNAIL)))
+    counted = pixels.reshape(-1, channels)  # (pixels, C)
+    if nodata_mask is not None:
+        counted = counted[~nodata_mask.ravel()]
+    if not len(counted):
         return ImageMetadata(header, stamp, thumbnail)
-    sums = squares = np.zeros(kept.shape[1])
-    for part in np.array_split(kept, 1 + kept.size // AT_ONCE):
+    sums = np.zeros(channels)
+    squares = np.zeros(channels)
+    for part in np.array_split(counted, 1 + counted.size // AT_ONCE):
         values = part.astype(np.float64)
-        sums, squares = sums + values.sum(axis=0), squares + np.square(values).sum(axis=0)
-    low, high = float(kept.min()), float(kept.max())
-    moments = tuple(sums.tolist()), tuple(squares.tolist())
-    return ImageMetadata(header, stamp, thumbnail, len(kept), low, high, *moments)
+        sums += values.sum(axis=0)
+        squares += np.square(values).sum(axis=0)
+    return ImageMetadata(
+        header,
+        stamp,
+        thumbnail,
+        len(counted),
+        float(counted.min()),
+        float(counted.max()),
+        tuple(sums.tolist()),
+        tuple(squares.tolist()),
+    )
 
 
 def read_mask_metadata(source: Source) -> MaskMetadata:
@@ -195,14 +210,16 @@ def read_mask_metadata(source: Source) -> MaskMetadata:
     header, stamp = _read_header(source)
     codes = source.mask()
     if codes.size and codes.min() >= 0 and codes.max() < 65536:  # ten times as fast as sorting
-        found = np.bincount(codes.ravel())
-        values, counts = np.flatnonzero(found), found[found > 0]
+        counts = np.bincount(codes.ravel())
+        values = np.flatnonzero(counts)
+        counts = counts[values]
     else:
         values, counts = np.unique(codes, return_counts=True)
     if len(values) > _MOST_VALUES:
-        kept = np.sort(np.argsort(-counts, kind="stable")[: _MOST_VALUES - 2])
-        kept = np.unique(np.concatenate([[0], kept, [len(values) - 1]]))
-        values, counts = values[kept], counts[kept]
+        commonest = np.argsort(-counts, kind="stable")[: _MOST_VALUES - 2]
+        kept = np.unique([0, *commonest, len(values) - 1])
+        values = values[kept]
+        counts = counts[kept]
     return MaskMetadata(header, stamp, tuple(values.tolist()), tuple(counts.tolist()))
 
 
@@ -220,9 +237,11 @@ def _read_header(source: Source) -> tuple[Header, Stamp]:
 
 
 def _pack(grey: Pixels | NDArray[np.float32]) -> str:
-    """Return a thumbnail (8, 8) as text."""
-    low, high = float(grey.min()), float(grey.max())
+    """Return a thumbnail of one channel as text."""
+    low = float(grey.min())
+    high = float(grey.max())
     if not high > low:
         return ""
-    stretched = np.round((grey - low) * (255 / (high - low))).astype(np.uint8)
+    factor = 255 / (high - low)
+    stretched = np.round((grey - low) * factor).astype(np.uint8)
     return base64.b64encode(stretched.tobytes()).decode()

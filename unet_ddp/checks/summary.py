@@ -23,11 +23,13 @@ def describe_images(table: Table, form: ImageFormat, *, count: int, scale: float
     """Return a line with number, size and kind of the images."""
     sizes = sorted(table.sizes)
     height, width = sizes[-1]
-    many = f"{len(sizes)} sizes up to {width}x{height}" if len(sizes) > 1 else f"{width}x{height}"
+    size = f"{width}x{height}"
+    if len(sizes) > 1:
+        size = f"{len(sizes)} sizes up to {size}"
     rows, columns = scaled_size(height, width, scale)
     colours = {1: "grey", 3: "colour"}.get(form.channels, f"{form.channels} bands")
     return (
-        f"data: {count_of(count, 'pair')}, {many} pixels ({columns}x{rows} at scale {scale:g}), {colours}, "
+        f"data: {count_of(count, 'pair')}, {size} pixels ({columns}x{rows} at scale {scale:g}), {colours}, "
         f"{bits_of(form.dtype)}"
     )
 
@@ -37,9 +39,9 @@ def warn_of_images(table: Table, copies: list[tuple[Pair, Pair]]) -> list[str]:
     lines = []
     everything = np.ones(len(table.pairs), bool)
     shows = [block.any(axis=1) for block in table.blocks("thumbnail", everything)]
-    blank = np.flatnonzero(~np.concatenate(shows))
-    if len(blank):
-        first = table.pairs[int(blank[0])].image
+    blank = np.flatnonzero(~np.concatenate(shows)).tolist()
+    if blank:
+        first = table.pairs[blank[0]].image
         lines.append(
             f"{count_of(len(blank), 'image')} of one colour, which shows nothing, e.g. {first}"
         )
@@ -57,7 +59,7 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
     """Return warnings of classes that can't be learnt or scored, or look like mistakes."""
     training = class_pixels(table, labels, split.training)
     validation = class_pixels(table, labels, split.validation)
-    lines = [*labels.doubt(values.values, values.show(values.values))]
+    lines = labels.doubt(values.values, values.show(values.values))
     names = labels.class_names[: labels.num_mask_classes]
     counts = list(zip(names, training, validation, strict=False))
     only = [name for name, n, m in counts if m and not n]
@@ -71,19 +73,29 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
         lines.append(
             f"class {join_some(never, _SHOWN)} does not occur in validation: it gets no score"
         )
-    rare = [
-        f"class {name} has {count_of(values.counts[value], 'pixel')} in all, e.g. in {values.examples[value]}: "
-        "if that is a mistake, fix the mask"
-        for value, name in labels.named_values.items()
-        if 0 < values.counts.get(value, 0) < _RARE * sum(values.counts.values())
-    ]
-    lines += rare[:_MOST_RARE] if labels.threshold is None else []
-    is_inverted = labels.values[0] > labels.values[-1]
-    if labels.is_binary and training[1] > _BRIGHT * sum(training):
+    if labels.threshold is None:
+        lines += _find_rare(values, labels)[:_MOST_RARE]
+    share = training[-1] / (sum(training) or 1)
+    if labels.is_binary and share > _BRIGHT:
+        is_inverted = labels.values[0] > labels.values[1]
+        advice = "leave --invert out" if is_inverted else "use --invert"
         lines.append(
-            f"{training[1] / sum(training):.0%} of the pixels are class {names[1]}: if that is the "
-            f"background, {'leave --invert out' if is_inverted else 'use --invert'}"
+            f"{share:.0%} of the pixels are class {names[1]}: if that is the background, {advice}"
         )
+    return lines
+
+
+def _find_rare(values: MaskValues, labels: Labels) -> list[str]:
+    """Return a line for each class of few pixels."""
+    most = _RARE * sum(values.counts.values())
+    lines = []
+    for value, name in labels.named_values.items():
+        count = values.counts.get(value, 0)
+        if 0 < count < most:
+            lines.append(
+                f"class {name} has {count_of(count, 'pixel')} in all, e.g. in {values.examples[value]}: "
+                "if that is a mistake, fix the mask"
+            )
     return lines
 
 
@@ -92,6 +104,7 @@ def class_pixels(table: Table, labels: Labels, pairs: Pairs) -> list[int]:
     totals = [0] * labels.num_classes
     for row, _, value, pixels in table.count_values(table.find(pairs)):
         ids = labels.ids_of_values(np.array([value], np.int32), table.pairs[row].mask)
-        for k, has in enumerate(labels.planes(ids)):
-            totals[k] += pixels if has[0] else 0
+        for k, has_class in enumerate(labels.planes(ids)):
+            if has_class[0]:
+                totals[k] += pixels
     return totals

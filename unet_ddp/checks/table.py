@@ -49,32 +49,38 @@ class Table:
         kinds: dict[FileKind, int] = {}
         column = np.zeros(len(scanned), np.uint32)
         thumbnails = np.zeros((len(scanned), THUMBNAIL**2), np.uint8)
+        values: list[int] = []
+        counts: list[int] = []
+        ends: list[int] = []
         for row, (pair, image, mask) in enumerate(scanned):
             suffixes = (pair.image.suffix, pair.mask.suffix)
             kind = FileKind(suffixes, image.header, mask.header)
             column[row] = kinds.setdefault(kind, len(kinds))
             if image.thumbnail:
                 thumbnails[row] = np.frombuffer(base64.b64decode(image.thumbnail), np.uint8)
-        masks = [mask for _, _, mask in scanned]
+            values += mask.values
+            counts += mask.counts
+            ends.append(len(values))
         columns = {
             "kind": column,
             "thumbnail": thumbnails,
             "moments": _collect_moments([image for _, image, _ in scanned]),
-            "end": np.cumsum([len(mask.values) for mask in masks], dtype=np.int64),
-            "value": np.array([value for mask in masks for value in mask.values], np.int32),
-            "pixels": np.array([count for mask in masks for count in mask.counts], np.uint32),
+            "end": np.array(ends, np.int64),
+            "value": np.array(values, np.int32),
+            "pixels": np.array(counts, np.uint32),
         }
         return cls(collect(pair for pair, _, _ in scanned), list(kinds), columns)
 
     @cached_property
     def groups(self) -> list[tuple[FileKind, int, Pair]]:
         """Each kind, the number of its pairs, and the first."""
-        column = self.columns["kind"][:]
-        counts = np.bincount(column, minlength=len(self.kinds)).tolist()
-        rows = np.zeros(len(self.kinds), np.uint32)  # np.unique would sort ten million
-        rows[column[::-1]] = np.arange(len(column), dtype=np.uint32)[::-1]  # the last one stays
-        firsts = [self.pairs[row] for row in rows.tolist()]
-        return list(zip(self.kinds, counts, firsts, strict=True))
+        kinds = self.columns["kind"][:]
+        counts = np.bincount(kinds, minlength=len(self.kinds))
+        rows = np.arange(len(kinds), dtype=np.uint32)
+        first_rows = np.zeros(len(self.kinds), np.uint32)  # np.unique would sort ten million
+        first_rows[kinds[::-1]] = rows[::-1]  # the last one stays
+        firsts = [self.pairs[row] for row in first_rows.tolist()]
+        return list(zip(self.kinds, counts.tolist(), firsts, strict=True))
 
     @property
     def sizes(self) -> Counter[Size]:
@@ -104,19 +110,20 @@ class Table:
 
     def count_values(self, chosen: Flags) -> list[ValueCount]:
         """Return the values in the chosen masks, in the order of their first rows."""
-        found: dict[tuple[int, int], list[int]] = {}
+        found: dict[tuple[int, int], ValueCount] = {}
         for rows, part, row in self.value_blocks():
             keep = chosen[row]
-            kind = self.columns["kind"][rows][row - rows.start][keep].astype(np.int64)
+            row = row[keep]
+            kind = self.columns["kind"][rows][row - rows.start].astype(np.int64)
             value = self.columns["value"][part][keep].astype(np.int64)
-            pixels, row = self.columns["pixels"][part][keep], row[keep]
-            _, first, inverse = np.unique(
-                kind << 32 | value & 0xFFFFFFFF, return_index=True, return_inverse=True
-            )
-            for place, total in zip(first.tolist(), np.bincount(inverse, pixels), strict=True):
-                key = int(kind[place]), int(value[place])
-                found.setdefault(key, [int(row[place]), 0])[1] += int(total)
-        return sorted(ValueCount(row, *key, pixels) for key, (row, pixels) in found.items())
+            key = kind << 32 | value & 0xFFFFFFFF
+            _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+            totals = np.bincount(inverse, self.columns["pixels"][part][keep]).astype(np.int64)
+            columns = row[first], kind[first], value[first], totals
+            for entry in map(ValueCount, *(column.tolist() for column in columns)):
+                known = found.get(entry[1:3], entry._replace(pixels=0))
+                found[entry[1:3]] = known._replace(pixels=known.pixels + entry.pixels)
+        return sorted(found.values())
 
     def value_blocks(self) -> Iterator[tuple[slice, slice, NDArray[np.int64]]]:
         """Yield blocks of rows, their parts of the columns value and pixels, and the row of each."""
@@ -124,9 +131,10 @@ class Table:
         for start in range(0, len(self.pairs), BLOCK):
             rows = slice(start, min(start + BLOCK, len(self.pairs)))
             ends = self.columns["end"][rows]
-            lengths = np.diff(ends, prepend=begin)
-            yield rows, slice(begin, int(ends[-1])), np.repeat(np.arange(start, rows.stop), lengths)
-            begin = int(ends[-1])
+            row = np.repeat(np.arange(start, rows.stop), np.diff(ends, prepend=begin))
+            end = int(ends[-1])
+            yield rows, slice(begin, end), row
+            begin = end
 
 
 def _collect_moments(images: Sequence[ImageMetadata]) -> NDArray[np.float64]:
@@ -135,8 +143,11 @@ def _collect_moments(images: Sequence[ImageMetadata]) -> NDArray[np.float64]:
     if channels == 0:
         return np.zeros((len(images), 0))
     moments = np.zeros((len(images), 3 + 2 * channels))
-    for row, image in zip(moments, images, strict=True):
+    sums = moments[:, 3 : 3 + channels]
+    squares = moments[:, 3 + channels :]
+    for row, image in enumerate(images):
         if image.num_pixels and len(image.sums) in (1, channels):  # else the set is unfit
-            row[:3] = image.num_pixels, image.low, image.high
-            row[3 : 3 + channels], row[3 + channels :] = image.sums, image.squares
+            moments[row, :3] = image.num_pixels, image.low, image.high
+            sums[row] = image.sums
+            squares[row] = image.squares
     return moments

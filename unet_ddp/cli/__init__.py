@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -68,21 +68,23 @@ def parse_train(
     # Other processes get the settings: pickle finds no class that was made there.
     config = with_values(kind(), values_of(_read_flags(kind, argv, prog)))
     check_values(config)
-    typed, path = _find_given(argv), config.launch.config
+    typed = _find_given(argv)
+    path = config.launch.config
     recipe = read_recipe(path, tells=True) if path is not None else {}
-    for where, names in (("", typed), (f"{path}: ", recipe.keys())):
+    for where, names in (("", typed), (f"{path}: ", {*recipe})):
         for pair in pairs_of(kind, Replaces):
-            if names >= set(pair):
-                raise UserError(f"{where}{' and '.join(map(as_flag, pair))}: use one of them")
+            if names.issuperset(pair):
+                raise UserError(f"{where}{_join_flags(pair)}: use one of them")
     hidden = _replaced_by(typed, kind)
     values = {name: value for name, value in recipe.items() if name not in hidden}
     for name, _ in pairs_of(kind, Typed):
         if values.get(name):
             raise UserError(f"{path}: {name}: use {as_flag(name)}, or delete the line")
-    config, given = with_values(config, values), typed | recipe.keys()
+    config = with_values(config, values)
+    given = typed | recipe.keys()
     for name, other in pairs_of(kind, Replaces):
         if values_of(config)[name] is not None:
-            given -= {other}  # the recipe's: a resumed run keeps its plan
+            given.discard(other)  # the recipe's: a resumed run keeps its plan
     with naming_recipe(path, values.keys()):
         check(config)
         if config.launch.resume not in (None, "auto"):
@@ -95,7 +97,8 @@ def _replaced_by(typed: set[str], kind: type[TrainConfig]) -> set[str]:
     """Return the names of a recipe's settings that the flags replace: the same, and what they exclude."""
     replaced = typed | {name for name, other in pairs_of(kind, Replaces) if other in typed}
     for pair in pairs_of(kind, Excludes):
-        replaced |= {*pair} if typed.intersection(pair) else set()
+        if typed.intersection(pair):
+            replaced.update(pair)
     if "list" in typed:
         replaced |= {"images", "masks", "val_images", "val_masks"}
     return replaced
@@ -137,10 +140,14 @@ def _find_given(argv: Sequence[str]) -> set[str]:
     """Return the names of the settings of a run that `argv` gives."""
     given = set()
     for word in argv:
-        if word.startswith("-"):
-            name = word.split("=")[0].lstrip("-").replace("-", "_")
-            name = name if word.startswith("--") else name[:1]  # -e5
-            given |= {_NAMES[key] for key in (name, name.removeprefix("no_")) if key in _NAMES}
+        name = ""
+        if word.startswith("--"):
+            name = word[2:].split("=")[0].replace("-", "_")
+        elif word.startswith("-"):
+            name = word[1:2]  # -e5
+        for key in (name, name.removeprefix("no_")):
+            if key in _NAMES:
+                given.add(_NAMES[key])
     if "images" in given and "masks" not in given:  # a pack, in place of all folders
         given |= {"masks", "list", "val_images", "val_masks"}
     return given
@@ -148,14 +155,14 @@ def _find_given(argv: Sequence[str]) -> set[str]:
 
 def _in_folder_of_resumed(config: Training) -> Training:
     """Return `config` with the run folder of ``--resume FILE``."""
-    folder = config.resume_file.parent
-    if not is_address(config.launch.resume) and config.resume_file.is_dir():
-        raise UserError(
-            f"--resume {config.launch.resume}: is a folder; use --resume {config.resume_file / 'last.pt'}"
-        )
+    resume = config.launch.resume
+    file = config.resume_file
+    folder = file.parent
+    if not is_address(resume) and file.is_dir():
+        raise UserError(f"--resume {resume}: is a folder; use --resume {file / 'last.pt'}")
     if config.run.exp_name is not None and config.address.resolve() != folder.resolve():
         raise UserError(
-            f"--resume {config.launch.resume} continues in {folder}: leave --exp-name out, or start "
+            f"--resume {resume} continues in {folder}: leave --exp-name out, or start "
             "a new run from these weights with --load"
         )
     return replace(config, run=replace(config.run, checkpoints=str(folder), exp_name=None))
@@ -201,7 +208,8 @@ def read_recipe(path: Path | str, *, tells: bool = False) -> dict[str, Any]:
     Raises:
         UserError: no YAML file, an unknown key, or a value that its setting can't have.
     """
-    keys, values = dict[str, str](), {}
+    keys: dict[str, str] = {}
+    values = {}
     settings = read_settings(path)
     settings.pop("skip_scan", None)  # version 0.1 wrote it into every config.yaml
     for key, value in settings.items():
@@ -219,14 +227,16 @@ def read_recipe(path: Path | str, *, tells: bool = False) -> dict[str, Any]:
 
 
 def _typed_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    settings, typed = settings_of(TrainConfig), {}
+    settings = settings_of(TrainConfig)
+    typed = {}
     for name, value in values.items():
         try:
             typed[name] = convert(value, settings[name].hint)
         except (ValueError, OverflowError):
-            shown = shorten(value.value if isinstance(value, Scalar) else value)
+            if isinstance(value, Scalar):
+                value = value.value
             raise UserError(
-                f"{source}: {name}: {shown} can't be a value of {as_flag(name)}; see train.py --help"
+                f"{source}: {name}: {shorten(value)} can't be a value of {as_flag(name)}; see train.py --help"
             ) from None
     return typed
 
@@ -237,17 +247,24 @@ def _typed_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
 def check(config: Any) -> None:
     """Refuse settings that `check_values`, a rule beside their fields, or the `check` of a class refuses."""
     check_values(config)
-    kind, values = type(config), values_of(config)
-    given = {name for name, value in values.items() if value is not None and value is not False}
+    kind = type(config)
+    given = {
+        n for n, value in values_of(config).items() if value is not None and value is not False
+    }
     for pair in pairs_of(kind, Needs):
         if len(given.intersection(pair)) == 1:
-            raise UserError(f"{' and '.join(map(as_flag, pair))}: use both or neither")
+            raise UserError(f"{_join_flags(pair)}: use both or neither")
     for pair in pairs_of(kind, Excludes):
         if given.issuperset(pair):
-            raise UserError(f"{' and '.join(map(as_flag, pair))}: use one of them")
+            raise UserError(f"{_join_flags(pair)}: use one of them")
     for group in (config, *filter(is_dataclass, vars(config).values())):
         for part in type(group).__mro__:
-            vars(part).get("check", id)(group)
+            if "check" in vars(part):
+                vars(part)["check"](group)
+
+
+def _join_flags(names: Iterable[str]) -> str:
+    return " and ".join(map(as_flag, names))
 
 
 def check_values(config: Any) -> None:
@@ -257,7 +274,9 @@ def check_values(config: Any) -> None:
     """
     values = values_of(config)
     for name, each in settings_of(type(config)).items():
-        found = values[name] if isinstance(values[name], tuple) else (values[name],)
+        found = values[name]
+        if not isinstance(found, tuple):
+            found = (found,)
         for value in found:
             if value == "" and name != "mask_suffix":  # masks named as their images
                 raise UserError(f"{each.flag} '': is empty; give a value, or leave it out")
@@ -265,7 +284,10 @@ def check_values(config: Any) -> None:
                 raise UserError(
                     f"{each.flag} {value}: ~ was not expanded; write the folder in full"
                 )
-            for limit in (*each.limits, _COUNTABLE) if isinstance(value, int) else each.limits:
-                if isinstance(value, (int, float)) and value not in limit:
+            limits = each.limits if isinstance(value, (int, float)) else []
+            if isinstance(value, int):
+                limits = [*limits, _COUNTABLE]
+            for limit in limits:
+                if value not in limit:
                     text = " ".join(map(shorten, found))
                     raise UserError(f"{each.flag} {text}: must be {limit}")

@@ -24,28 +24,29 @@ def format_help(kind: Any, prog: str, *, is_whole: bool, unused: Set[str] = froz
 
     Unless it `is_whole`, it has no other flags of a run than those with a `Brief` line.
     """
-    settings = {name: each for name, each in settings_of(kind).items() if name not in unused}
-    settings = dict(sorted(settings.items(), key=lambda item: bool(item[1].group)))  # its own first
-    short = {
-        name: each for name, each in settings.items() if find_note(each, Brief) or not each.group
-    }
-    lines = [f"usage: {prog} [-h]{_name_positionals(settings)} [OPTIONS]", ""]
+    declared = [(name, each) for name, each in settings_of(kind).items() if name not in unused]
+    settings = dict(sorted(declared, key=lambda item: bool(item[1].group)))  # its own first
+    positionals = [f" {_metavar(name, each)}" for name, each in declared if _is_positional(each)]
     text = inspect.getdoc(kind) or ""
-    lines += [text if prog.endswith(".py") else _without_scripts(text), ""]
-    if len(short) < len(settings) and not is_whole:
-        for name, each in short.items():
-            lines += _format_row(
-                name_flag(name, each, at_most=2), describe(kind, each, is_short=True)
-            )
+    if not prog.endswith(".py"):
+        text = _without_scripts(text)
+    lines = [f"usage: {prog} [-h]{''.join(positionals)} [OPTIONS]", "", text]
+    brief = [name for name, each in settings.items() if find_note(each, Brief) or not each.group]
+    if len(brief) < len(settings) and not is_whole:
+        lines.append("")
+        for name in brief:
+            each = settings[name]
+            flag = name_flag(name, each, at_most=2)
+            lines += _format_row(flag, describe(kind, each, is_short=True))
         lines += ["", f"{prog} --help-all has every flag."]
     else:
         for heading, names in divide(kind, settings).items():
-            lines += [f"{heading}:"] if heading else []
+            lines.append("")
+            if heading:
+                lines.append(f"{heading}:")
             for name in names:
                 each = settings[name]
                 lines += _format_row(name_flag(name, each), describe(kind, each))
-            lines.append("")
-        lines.pop()
     return "\n".join(lines) + "\n"
 
 
@@ -60,11 +61,6 @@ def find_note(setting: Setting, kind: type[Any]) -> Any:
     return next((note for note in setting.notes if isinstance(note, kind)), None)
 
 
-def _name_positionals(settings: dict[str, Setting]) -> str:
-    names = [_metavar(name, each) for name, each in settings.items() if _is_positional(each)]
-    return "".join(f" {name}" for name in names)
-
-
 def _is_positional(setting: Setting) -> bool:
     return tyro.conf.Positional in setting.notes
 
@@ -72,29 +68,33 @@ def _is_positional(setting: Setting) -> bool:
 def divide(kind: Any, settings: dict[str, Setting]) -> dict[str, list[str]]:
     """Return the names of the settings by heading: a group's docstring is its heading; extras come last."""
     sections: dict[str, list[str]] = {}
-    extras, heading, groups = [], "", get_type_hints(kind)
+    extras = []
+    heading = ""
+    groups = get_type_hints(kind)
     for name, each in settings.items():
         marked = find_note(each, Heading)
-        if marked:
-            heading = marked.text
         if each.group:
-            heading = (inspect.getdoc(groups[each.group]) or "").partition("\n")[0].rstrip(".")
-        if each.group and not _is_core(_owner(kind, each)):
-            extras.append(name)
-        else:
+            docstring = inspect.getdoc(groups[each.group]) or ""
+            heading = docstring.partition("\n")[0].rstrip(".")
+        elif marked:
+            heading = marked.text
+        module = _owner(kind, each).__module__
+        is_core = module.startswith("unet_ddp.") and ".extras." not in module
+        if is_core or not each.group:
             sections.setdefault(heading, []).append(name)
-    return {**sections, "Extras": extras} if extras else sections
+        else:
+            extras.append(name)
+    if extras:
+        sections["Extras"] = extras
+    return sections
 
 
 def _owner(kind: Any, setting: Setting) -> type[Any]:
     """Return the class in whose source the field of a setting stands."""
-    owner: type[Any] = get_type_hints(kind)[setting.group] if setting.group else kind
-    found: type[Any] = next(each for each in owner.__mro__ if setting.field in read_docs(each))
-    return found
-
-
-def _is_core(owner: type[Any]) -> bool:
-    return owner.__module__.startswith("unet_ddp.") and ".extras." not in owner.__module__
+    owner: type[Any] = kind
+    if setting.group:
+        owner = get_type_hints(kind)[setting.group]
+    return next(each for each in owner.__mro__ if setting.field in read_docs(each))
 
 
 @once
@@ -102,13 +102,17 @@ def read_docs(kind: Any) -> dict[str, str]:
     """Return the docstrings under the fields of a class, by their names."""
     if kind.__module__ == "builtins":
         return {}
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     docs = {}
-    for field, text in zip(body, [*body[1:], None], strict=True):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            docs[field.target.id] = ""
-            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                docs[field.target.id] = inspect.cleandoc(str(text.value.value))
+    field = ""
+    for node in tree.body[0].body:  # type: ignore[attr-defined]  # it is a class
+        match node:
+            case ast.AnnAssign(target=ast.Name(id=field)):
+                docs[field] = ""
+            case ast.Expr(value=ast.Constant(value=text)) if field:
+                docs[field] = inspect.cleandoc(str(text))
+            case _:
+                field = ""
     return docs
 
 
@@ -119,10 +123,11 @@ def describe(kind: Any, setting: Setting, *, is_short: bool = False) -> str:
     if is_short and brief:
         text = brief.text
     default = setting.default
-    if default is MISSING and not _is_positional(setting):
+    if _is_positional(setting) or "default:" in text:
+        return text
+    if default is MISSING:
         return f"{text} (required)"
-    has_none = default in (None, (), "") or isinstance(default, bool) or _is_positional(setting)
-    if has_none or "default:" in text:
+    if isinstance(default, bool) or default in (None, (), ""):
         return text
     parts = default if isinstance(default, tuple) else (default,)
     shown = (f"{part:g}" if isinstance(part, float) else str(part) for part in parts)
@@ -135,7 +140,8 @@ def name_flag(name: str, setting: Setting, at_most: int = 9) -> str:
         return _metavar(name, setting)
     short = [f"-{alias}" for alias in setting.names[1:] if len(alias) == 1]
     long = [as_flag(alias) for alias in setting.names if len(alias) > 1]
-    names = ", ".join([*short, *long][:at_most])
+    flags = short + long
+    names = ", ".join(flags[:at_most])
     if setting.default is True:
         return f"{names}, {as_flag(f'no_{name}')}"
     return f"{names} {_metavar(name, setting)}".rstrip()
@@ -154,10 +160,17 @@ def _metavar(name: str, setting: Setting) -> str:
 
 def _format_row(flag: str, text: str) -> list[str]:
     width = min(shutil.get_terminal_size((80, 24)).columns, _WIDEST)
-    lines = textwrap.wrap(
-        text, max(width - _COLUMN, 30), break_long_words=False, break_on_hyphens=False
-    ) or [""]
     begin = f"  {flag}"
+    rows = []
     if len(begin) > _COLUMN - 2:
-        return [begin, *(" " * _COLUMN + line for line in lines)]
-    return [f"{begin if k == 0 else '':<{_COLUMN}}{line}".rstrip() for k, line in enumerate(lines)]
+        rows.append(begin)
+        begin = ""
+    rows += textwrap.wrap(
+        text,
+        max(width, _COLUMN + 30),
+        initial_indent=begin.ljust(_COLUMN),
+        subsequent_indent=" " * _COLUMN,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return rows or [begin]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
@@ -16,24 +17,27 @@ import tyro
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import as_path, refuse_special
-from unet_ddp.settings import MASK_VALUE, Names, Plain, pairs_of
+from unet_ddp.settings import MASK_VALUE, Names, Plain, as_flag, pairs_of
 
 _RECIPES = Path(__file__).parents[1] / "recipes"
 _LARGEST_FILE = 100_000  # bytes of settings
+_COLOUR = re.compile(r"^([\w-]+):\s+(#[0-9a-fA-F]{6})\b", flags=re.MULTILINE)
 
 Config = TypeVar("Config")
 
 
 def hide(kind: type[Config], names: Set[str]) -> type[Config]:
     """Return a configuration class whose fields of these `names`, in its groups too, are no flags."""
-    types, parts = get_type_hints(kind, include_extras=True), list[Any]()
+    types = get_type_hints(kind, include_extras=True)
+    parts: list[Any] = []
     suppress_flag: Any = tyro.conf.Suppress
     for each in fields(kind):  # type: ignore[arg-type]  # it is a dataclass
-        if is_dataclass(types[each.name]):
-            group = hide(types[each.name], names)
+        hint = types[each.name]
+        if is_dataclass(hint):
+            group: Any = hide(hint, names)  # type: ignore[arg-type]  # it is a class
             parts.append((each.name, group, field(default_factory=group)))
         elif each.name in names:
-            parts.append((each.name, suppress_flag[types[each.name]], field(default=each.default)))
+            parts.append((each.name, suppress_flag[hint], field(default=each.default)))
     own = {"__doc__": kind.__doc__}
     return make_dataclass(kind.__name__, parts, bases=(kind,), namespace=own, frozen=True)
 
@@ -45,8 +49,10 @@ def check_own_code(settings: Mapping[str, Plain], typed: Set[str]) -> None:
     for its runs.
     """
     for name in {name for name, _ in pairs_of(TrainConfig, Names)} - typed:
-        values = settings.get(name, "")
-        for value in values if isinstance(values, (list, tuple)) else [str(values)]:
+        values = settings.get(name)
+        if not isinstance(values, (list, tuple)):
+            values = [str(values)]
+        for value in values:
             if ":" in value:
                 raise UserError(
                     f"--{name} {value}: a recipe or a checkpoint starts no code; if you trust it, "
@@ -81,11 +87,9 @@ def suggest(name: str, known: Iterable[str]) -> str:
 def find_recipe(given: str) -> Path:
     """Return the file that ``--config`` means: a path or address, or a recipe of this package by name."""
     own = _RECIPES / f"{given}.yaml"
-    return (
-        own
-        if given.isidentifier() and own.is_file() and not Path(given).is_file()
-        else as_path(given)
-    )
+    if given.isidentifier() and own.is_file() and not Path(given).is_file():
+        return own
+    return as_path(given)
 
 
 @contextmanager
@@ -100,9 +104,12 @@ def naming_recipe(recipe: str | None, names: Set[str]) -> Iterator[None]:
 
 def name_recipe(message: str, recipe: str | None, names: Set[str]) -> str:
     """Return an error that begins with flags, or says to leave one out, with the recipe that sets them."""
+    if recipe is None:
+        return message
     about = " ".join(re.findall(r"^(?:error: )?.*?(?:: |$)|leave --[\w-]+ out", message))
-    flags = [word for word in re.findall(r"--[\w-]+", about) if word[2:].replace("-", "_") in names]
-    if not flags or recipe is None:
+    known = set(map(as_flag, names))
+    flags = [flag for flag in re.findall(r"--[\w-]+", about) if flag in known]
+    if not flags:
         return message
     file = find_recipe(recipe)
     place = f"in a copy of {file}" if file.parent == _RECIPES else "there"
@@ -133,51 +140,55 @@ def read_settings(path: Path | str) -> dict[str, Any]:
     """
     import yaml
 
-    depth = 0
+    pairs = []
     try:
         file = find_recipe(str(path))
         refuse_special(file)
         if file.stat().st_size > _LARGEST_FILE:
             raise UserError(f"{path}: more than 100 kB; no settings are that long")
         text = file.read_text(encoding="utf-8")
-        for event in yaml.parse(text, yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > 4 or isinstance(event, yaml.AliasEvent):  # aliases repeat without bound
-                raise UserError(f"{path}: not a YAML file of plain values and lists")
+        if not _is_plain(yaml.parse(text, yaml.SafeLoader)):
+            raise UserError(f"{path}: not a YAML file of plain values and lists")
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
-        pairs = root.value if isinstance(root, yaml.MappingNode) else []
-        names = [str(name.value) for name, _ in pairs]  # as written
-        values = [_value_of(loader, node) for _, node in pairs]
+        if isinstance(root, yaml.MappingNode):
+            pairs = [(str(name.value), _value_of(loader, node)) for name, node in root.value]
     except OSError as error:
         own = ", ".join(sorted(recipe.stem for recipe in _RECIPES.glob("*.yaml")))
-        reason = f"{path}: {error.strerror or error}"
-        raise UserError(f"{reason}; use a YAML file of settings, or one of {own}") from None
+        advice = f"use a YAML file of settings, or one of {own}"
+        raise UserError(f"{path}: {error.strerror or error}; {advice}") from None
     except UserError:
         raise
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or what no number is
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path}: not a YAML file: {reason}") from None
-    _check_names(path, names)
-    settings = dict(zip(names, values, strict=True))
-    _check_comments(path, text, settings)
+    settings = dict(pairs)
+    if not settings:
+        raise UserError(f"{path}: settings are lines of 'name: value', named as the flags are")
+    if len(settings) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise UserError(f"{path}: {shorten(twice)} stands there twice; delete one of the lines")
+    for name, colour in _COLOUR.findall(text):
+        if settings.get(name, "") is None:  # the colour has no quotes
+            raise UserError(f"{path}: {name}: {colour} is a comment to YAML; write '{colour}'")
     return settings
 
 
-def _check_names(path: Path | str, names: list[str]) -> None:
-    if not names:
-        raise UserError(f"{path}: settings are lines of 'name: value', named as the flags are")
-    if len(set(names)) < len(names):
-        twice = max(names, key=names.count)
-        raise UserError(f"{path}: {shorten(twice)} stands there twice; delete one of the lines")
+def _is_plain(events: Iterable[Any]) -> bool:
+    """Return whether a YAML file has only values and lists in lists of few levels."""
+    import yaml
 
-
-def _check_comments(path: Path | str, text: str, settings: dict[str, Any]) -> None:
-    """Raise a UserError if a colour was written without quotes: YAML sees a comment."""
-    for name, colour in re.findall(r"^([\w-]+):\s+(#[0-9a-fA-F]{6})\b", text, flags=re.M):
-        if settings.get(name, "") is None:
-            raise UserError(f"{path}: {name}: {colour} is a comment to YAML; write '{colour}'")
+    depth = 0
+    for event in events:
+        if isinstance(event, yaml.AliasEvent):  # aliases repeat without bound
+            return False
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > 4:
+            return False
+    return True
 
 
 def _value_of(loader: Any, node: Any) -> Any:
@@ -185,16 +196,19 @@ def _value_of(loader: Any, node: Any) -> Any:
     if node.id == "sequence":
         return [_value_of(loader, item) for item in node.value]
     value = loader.construct_object(node, deep=True)
-    is_text = value is None or node.id != "scalar" or isinstance(value, str)
-    return value if is_text else Scalar(value, node.value)
+    if node.id != "scalar" or value is None or isinstance(value, str):
+        return value
+    return Scalar(value, node.value)
 
 
 def convert(value: Any, kind: Any) -> Any:
     """Return a value of a recipe or a checkpoint as the type `kind`, or raise a ValueError."""
-    origin, parts = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    parts = get_args(kind)
     if origin is Annotated:
-        is_colour = MASK_VALUE in parts and isinstance(value, str)
-        return MASK_VALUE.instance_from_str([value]) if is_colour else convert(value, parts[0])
+        if MASK_VALUE in parts and isinstance(value, str):
+            return MASK_VALUE.instance_from_str([value])
+        return convert(value, parts[0])
     if origin in (Union, UnionType):
         for part in parts:
             with suppress(ValueError):

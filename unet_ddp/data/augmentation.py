@@ -47,12 +47,17 @@ class Augmentation:
         cut: Cut | None = None,
         num_classes: int = IGNORE_ID,
     ) -> None:
-        self.preset, self.num_classes = preset, num_classes
-        self.seed, self.crop_size, self.cut = seed, crop_size, cut
-        colour = image_format.channels == 3 and image_format.dtype == "uint8"
-        self._at_once = _BANDS - (image_format.channels % _BANDS == 2)
-        starts = range(0, image_format.channels, self._at_once)
-        self._first_bands = {f"from {start}" if start else "image": start for start in starts}
+        self.preset = preset
+        self.num_classes = num_classes
+        self.seed = seed
+        self.crop_size = crop_size
+        self.cut = cut
+        channels = image_format.channels
+        is_colour = channels == 3 and image_format.dtype == "uint8"
+        self._at_once = _BANDS - 1 if channels % _BANDS == 2 else _BANDS
+        self._first_bands = {"image": 0}
+        for first in range(self._at_once, channels, self._at_once):
+            self._first_bands[f"from {first}"] = first
         # albumentations asks a server for its newest version at import, unless this is set.
         os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
         import albumentations
@@ -61,13 +66,14 @@ class Augmentation:
         self._is_tried = False  # in this process
         if preset not in PRESETS:
             self._own = find("augmentations", preset)
+            preset = "none"
         kinds = albumentations.BasicTransform, albumentations.BaseCompose
         self._is_function = not isinstance(self._own, kinds)
-        transforms = _transforms(albumentations, "none" if self._own else preset, crop_size, colour)
-        self.compose = albumentations.Compose(
-            transforms if self._is_function else [*transforms, self._own],
-            additional_targets={name: "image" for name in self._first_bands if name != "image"},
-        )
+        transforms = _transforms(albumentations, preset, crop_size, is_colour)
+        if not self._is_function:
+            transforms.append(self._own)
+        others = {name: "image" for name in self._first_bands if name != "image"}
+        self.compose = albumentations.Compose(transforms, additional_targets=others)
 
     def __call__(
         self, image: Pixels, mask: Ids, *, epoch: int, index: int, drawn: int | None = None
@@ -88,9 +94,9 @@ class Augmentation:
                 self._is_tried = True
                 self._check_repeats(image, mask)
         except Exception as error:  # of code that is not ours
-            reason = (
-                str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            )
+            reason = str(error)
+            if not isinstance(error, UserError):
+                reason = f"{type(error).__name__}: {reason}"
             raise UserError(
                 f"--augmentation {self.preset}: {reason}; see docs/own_parts.md"
             ) from error
@@ -149,11 +155,11 @@ class Augmentation:
         return np.concatenate([changed[name] for name in groups], axis=2), changed["mask"]
 
 
-def _transforms(a: Any, preset: str, crop_size: Size | None, colour: bool) -> list[Any]:
+def _transforms(a: Any, preset: str, crop_size: Size | None, is_colour: bool) -> list[Any]:
     """Return the transforms of a preset; `a` is the library."""
     outside = {"fill": 0, "fill_mask": IGNORE_ID}
     changes = a
-    if colour:
+    if is_colour:
         from unet_ddp.data import colour_transforms as changes  # faster
     transforms = []
     if crop_size is not None:
@@ -165,13 +171,21 @@ def _transforms(a: Any, preset: str, crop_size: Size | None, colour: bool) -> li
         transforms.append(a.VerticalFlip(p=0.5))
         if crop_size is not None and crop_size[0] == crop_size[1]:
             transforms.append(a.RandomRotate90(p=0.5))  # a batch has one size
+    share = (0.8, 1.2)
+    hue = (-0.02, 0.02)
+    jitter = {"brightness": share, "contrast": share, "saturation": share, "hue": hue}
     if preset == "street":  # as in mmsegmentation and HRNet: no rotation; colours of SSD's
-        strong = {"brightness": (0.875, 1.125), "contrast": (0.5, 1.5), "saturation": (0.5, 1.5)}
-        return transforms + [changes.ColorJitter(**strong, hue=(-0.05, 0.05), p=0.5)] * colour
-    shift = {"scale": (0.9, 1.1), "translate_percent": (-0.05, 0.05), "rotate": (-10, 10)}
-    transforms.append(changes.Affine(**shift, p=0.5, **outside))
-    if colour:
-        share = (0.8, 1.2)
-        jitter = {"brightness": share, "contrast": share, "saturation": share}
-        transforms.append(changes.ColorJitter(**jitter, hue=(-0.02, 0.02), p=0.5))
+        strong = (0.5, 1.5)
+        hue = (-0.05, 0.05)
+        jitter = {
+            "brightness": (0.875, 1.125),
+            "contrast": strong,
+            "saturation": strong,
+            "hue": hue,
+        }
+    else:
+        shift = {"scale": (0.9, 1.1), "translate_percent": (-0.05, 0.05), "rotate": (-10, 10)}
+        transforms.append(changes.Affine(**shift, p=0.5, **outside))
+    if is_colour:
+        transforms.append(changes.ColorJitter(**jitter, p=0.5))
     return transforms

@@ -35,13 +35,16 @@ class ColorJitter(albumentations.ColorJitter):  # type: ignore[misc]
 
 def change_contrast(image: Colours, factor: float) -> Colours:
     """Return the image with its distance to its mean grey multiplied."""
-    offset = (1 - factor) * (_GREY @ cv2.mean(image)[:3])
-    return np.asarray(cv2.transform(image, np.insert(factor * np.eye(3), 3, offset, axis=1)))
+    mean = _GREY @ cv2.mean(image)[:3]
+    offset = (1 - factor) * mean
+    matrix = np.insert(factor * np.eye(3), 3, offset, axis=1)  # (3, 4)
+    return np.asarray(cv2.transform(image, matrix))
 
 
 def change_saturation(image: Colours, factor: float) -> Colours:
     """Return the image with each pixel's distance to its grey multiplied."""
-    return np.asarray(cv2.transform(image, factor * np.eye(3) + (1 - factor) * _GREY))
+    matrix = factor * np.eye(3) + (1 - factor) * _GREY
+    return np.asarray(cv2.transform(image, matrix))
 
 
 def shift_hue(image: Colours, turns: float) -> Colours:
@@ -51,5 +54,6 @@ def shift_hue(image: Colours, turns: float) -> Colours:
         return image
     converted = cv2.cvtColor(image, cv2.COLOR_RGB2HSV_FULL)
     rows = converted.reshape(len(image), -1)
-    rows += np.tile(np.array([steps, 0, 0], np.uint8), image.shape[1])  # wraps around
+    shift = np.array([steps, 0, 0], np.uint8)
+    rows += np.tile(shift, image.shape[1])  # wraps around
     return np.asarray(cv2.cvtColor(converted, cv2.COLOR_HSV2RGB_FULL))

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID, Ids, Size
 from unet_ddp.data.matching import mask_size_message
 from unet_ddp.data.memory import Arrays, SampleStore
 from unet_ddp.data.pairs import Pair, Pairs
@@ -53,12 +52,12 @@ class PreparedData:
     split: Split
     labels: Labels
     format: ImageFormat
-    crop_size: tuple[int, int] | None  # (height, width) to train on; None if all have one size
-    smallest: tuple[int, int]  # (height, width) of the smallest image, after scaling
+    crop_size: Size | None  # (height, width) to train on; None if all have one size
+    smallest: Size  # (height, width) of the smallest image, after scaling
     notes: list[str]  # lines for the user, warnings included
     range: PixelRange | None = None  # of the training images; None for 8 bit, where it is known
     groups: dict[str, str] = field(default_factory=dict)  # group of each pair, by name
-    one_size: tuple[int, int] | None = None  # (height, width) of all images; None if they differ
+    one_size: Size | None = None  # (height, width) of all images; None if they differ
     draw: Draw | None = None  # of training images
     most_pixels: int = 0  # of the largest image, after scaling
     rare: Sequence[RareKind] = ()
@@ -74,7 +73,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
     _: KW_ONLY
     scale: float  # images and masks are reduced to this fraction of their size
     augmentation: Augmentation | None = None  # None for the images as they are
-    size: tuple[int, int] | None = None  # (height, width) that all samples must have; None for any
+    size: Size | None = None  # (height, width) that all samples must have; None for any
     resize_masks: bool = False  # to the size of their images
     store: SampleStore | None = None  # keeps samples, decoded and scaled
     draw: Draw | None = None  # of the image for each key; None for the image of its index
@@ -125,7 +124,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
             mask[nodata_mask] = IGNORE_ID
         return image, mask
 
-    def read_truth(self, index: int) -> NDArray[np.uint8]:
+    def read_truth(self, index: int) -> Ids:
         """Return the class ids (H, W) of a pair at its image's own size, or raise a UserError.
 
         The image is decoded only if the data set has a no-data value.
@@ -139,7 +138,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
                 ids[nodata_mask] = IGNORE_ID
         return ids
 
-    def read_codes(self, path: Path, size: tuple[int, int], scale: float) -> Codes:
+    def read_codes(self, path: Path, size: Size, scale: float) -> Codes:
         """Return the values (H, W) of a mask at `scale`, which must have or get this size."""
         with self.pairs.local(path) as local, Source(local, self.labels.reads_planes) as source:
             codes = source.mask(scale=scale)
@@ -147,4 +146,4 @@ class SegmentationDataset(Dataset[Sample | UserError]):
             return codes
         if not self.resize_masks:
             raise UserError(mask_size_message(path, codes.shape, size))
-        return cast(Codes, resize_nearest(codes, size))
+        return resize_nearest(codes, size)

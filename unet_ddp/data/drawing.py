@@ -45,7 +45,10 @@ def to_rgb(image: Pixels) -> Tensor:
     """Return any image as 8-bit colour (3, H, W): its first bands, stretched if not 8 bit."""
     pixels = torch.from_numpy(image[..., :3].astype(np.float32))
     if image.dtype != np.uint8:
-        low, high = float(pixels.min()), float(pixels.max())
-        pixels = (pixels - low) / ((high - low) or 1.0) * 255
-    colour = pixels if pixels.shape[2] == 3 else pixels[..., :1].expand(-1, -1, 3)
-    return colour.permute(2, 0, 1).to(torch.uint8).contiguous()
+        low = float(pixels.min())
+        high = float(pixels.max())
+        extent = (high - low) or 1.0
+        pixels = (pixels - low) / extent * 255
+    if pixels.shape[2] != 3:  # grey
+        pixels = pixels[..., :1].expand(-1, -1, 3)
+    return pixels.permute(2, 0, 1).to(torch.uint8).contiguous()

@@ -45,6 +45,10 @@ class MaskValues:
         """Return the first dozen of `values` as text."""
         return join_some([*map(Labels((), self.rgb).show, values)], 12)
 
+    def brightness(self, value: int) -> int:
+        """Return a grey value, or the largest channel of a colour."""
+        return max(unpack_colour(value)) if self.rgb else value
+
 
 def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
     """Return the classes of the data set; the values must be classes, and agree with the flags."""
@@ -88,19 +92,20 @@ def infer_labels(
         )
     kept = [value for value in values if value != ignore]
     _refuse_impossible(kept, masks)
-    if classes is None and len(kept) < 2:
-        raise UserError(
-            f"all masks contain only the value {masks.show(values)}: there is nothing to segment; "
-            "check the masks, or use --classes"
-        )
-    if classes is not None and not masks.rgb and max(kept, default=0) < classes:
+    if classes is None:
+        if len(kept) < 2:
+            raise UserError(
+                f"all masks contain only the value {masks.show(values)}: there is nothing to segment; "
+                "check the masks, or use --classes"
+            )
+    elif not masks.rgb and max(kept, default=0) < classes:
         if ignore is not None and ignore < classes:
             raise UserError(
                 f"--classes {classes} counts the value {ignore} that --ignore-index names: use "
                 f"--classes {classes - 1}, or leave it out"
             )
         kept = list(range(classes))
-    if len(kept) != (classes or len(kept)):
+    elif len(kept) != classes:
         rarest = min(values, key=lambda value: masks.counts[value])
         raise UserError(
             f"--classes {classes}: the masks contain {len(kept)} values ({masks.show(values)}); "
@@ -113,7 +118,8 @@ def infer_labels(
 
 def _refuse_impossible(values: list[int], masks: MaskValues) -> None:
     """Raise a UserError for a value that no mask of a prediction could hold, or for too many."""
-    outside = [value for value in values if not 0 <= value <= (0xFFFFFF if masks.rgb else 65535)]
+    largest = 0xFFFFFF if masks.rgb else 65535
+    outside = [value for value in values if not 0 <= value <= largest]
     if outside:
         raise UserError(
             f"mask value {outside[0]}, e.g. in {masks.examples[outside[0]]}: classes are values from 0 to "
@@ -128,12 +134,13 @@ def _refuse_impossible(values: list[int], masks: MaskValues) -> None:
 
 def _threshold(masks: MaskValues, threshold: int, ignore: int | None) -> Labels:
     """Return two classes, above the threshold and not; both must occur."""
-    values = [value for value in masks.values if value != ignore]
-    bright = [max(unpack_colour(value)) if masks.rgb else value for value in values]
-    if bright and (max(bright) <= threshold or min(bright) > threshold):
-        side = "above" if min(bright) > threshold else "at or below"
+    levels = [masks.brightness(value) for value in masks.values if value != ignore]
+    low = min(levels, default=0)
+    high = max(levels, default=0)
+    if levels and not low <= threshold < high:
+        side = "above" if low > threshold else "at or below"
         raise UserError(
-            f"--mask-threshold {threshold}: all mask values ({min(bright)} to {max(bright)}) are "
+            f"--mask-threshold {threshold}: all mask values ({low} to {high}) are "
             f"{side} it: there is nothing to segment"
         )
     white = 0xFFFFFF if masks.rgb else 255
@@ -151,21 +158,25 @@ def instances_flag() -> str:
 
 def refuse_soft(masks: MaskValues) -> None:
     """Raise a UserError if the values can't be classes, saying what they look like."""
-    values, total = masks.values, sum(masks.counts.values())
-    if len(values) <= (2 if masks.lossy else _MOST_GREYS):
+    values = masks.values
+    most = 2 if masks.lossy else _MOST_GREYS
+    if len(values) <= most:
         return
     found = masks.lossy or "the masks"
     cause = "lossy compression" if masks.lossy else "soft edges"
     if masks.rgb:
-        named = "or name the classes' colours with --palette, or use"
-        objects = f", or {instances_flag()} if each colour is an object"
+        advice = "or use --mask-threshold 127 for two classes, dark and bright"
+        if not masks.lossy:
+            objects = f"or {instances_flag()} if each colour is an object"
+            advice = f"or name the classes' colours with --palette, {advice}, {objects}"
         raise UserError(
             f"{found}: {len(values)} different colours, probably from {cause}; save masks as PNG "
-            f"with one colour per class, {'or use' if masks.lossy else named} --mask-threshold 127 "
-            f"for two classes, dark and bright{'' if masks.lossy else objects}"
+            f"with one colour per class, {advice}"
         )
-    low, high = values[0], values[-1]
+    low = values[0]
+    high = values[-1]
     found = f"{found}: {len(values)} different values in the masks ({low} to {high})"
+    total = sum(masks.counts.values())
     quarter = (high - low) / 4
     dark = sum(n for v, n in masks.counts.items() if v <= low + quarter)
     bright = sum(n for v, n in masks.counts.items() if v >= high - quarter)
@@ -197,28 +208,27 @@ def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
         return []
     values = sorted(labels.values, key=lambda value: masks.counts.get(value, 0))
     counts = np.array([masks.counts.get(value, 0) for value in values])
-    soft = int((counts.cumsum() <= _SOFT * counts.sum()).sum())
+    num_soft = int((counts.cumsum() <= _SOFT * counts.sum()).sum())
+    hard = values[num_soft:]
     colours = _colours_of(values, labels)
-    between = _lie_between(colours[:soft], colours[soft:])
     is_close = np.ptp(colours, axis=0).max(initial=0) < 4 * len(values)
-    hard = len(values) - soft
-    least = 8 * (hard - 1) if is_close else max(3, hard)
-    if soft < least or counts[:soft] @ between < _CLUSTERS * counts[:soft].sum():
+    least = 8 * (len(hard) - 1) if is_close else max(3, len(hard))
+    between = _lie_between(colours[:num_soft], colours[num_soft:])
+    soft_counts = counts[:num_soft]
+    if num_soft < least or soft_counts @ between < _CLUSTERS * soft_counts.sum():
         return []
-    low, high = min(values[soft:]), max(values[soft:])
-    ends = f"between {labels.show(low)} and {labels.show(high)}" if hard == 2 else "between others"
+    ends = "others"
     advice = "save the masks without them, one value per class"
-    if hard == 2 and not labels.palette:
-        bright = sorted(max(unpack_colour(end)) if masks.rgb else end for end in (low, high))
-        advice = f"use --mask-threshold {sum(bright) // 2}" if bright[0] < bright[1] else advice
-    objects = (
-        ""
-        if masks.rgb or labels.palette
-        else f"; if they are numbers of objects, {instances_flag()} or --mask-threshold 0"
-    )
+    if len(hard) == 2:
+        ends = f"{labels.show(min(hard))} and {labels.show(max(hard))}"
+        dark, bright = sorted(map(masks.brightness, hard))
+        if dark < bright and not labels.palette:
+            advice = f"use --mask-threshold {(dark + bright) // 2}"
+    if not labels.rgb and not labels.palette:
+        advice += f"; if they are numbers of objects, {instances_flag()} or --mask-threshold 0"
     return [
-        f"{soft} of the {len(values)} classes have few pixels and lie {ends}: if they are soft edges, "
-        f"{advice}{objects}"
+        f"{num_soft} of the {len(values)} classes have few pixels and lie between {ends}: if they are "
+        f"soft edges, {advice}"
     ]
 
 
@@ -230,7 +240,7 @@ def _colours_of(values: list[int], labels: Labels) -> _Points:
     elif labels.rgb:
         colours = [unpack_colour(value) for value in values]
     else:
-        colours = [(value, value, value) for value in values]
+        colours = [(value,) * 3 for value in values]
     return np.array(colours, np.float64).reshape(-1, 3)
 
 
@@ -240,6 +250,7 @@ def _lie_between(some: _Points, others: _Points) -> Flags:
     for one, other in combinations(others, 2):
         way = other - one
         share = (some - one) @ way / (way @ way or 1.0)
-        off = np.abs(some - one - share[:, None] * way).max(axis=1, initial=0)
-        found |= (share > 0) & (share < 1) & (off <= _NEAR)
+        mixtures = one + share[:, None] * way
+        distance = np.abs(some - mixtures).max(axis=1, initial=0)
+        found |= (share > 0) & (share < 1) & (distance <= _NEAR)
     return found

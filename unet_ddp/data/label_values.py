@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 from PIL import Image
 
-from unet_ddp.data.masks import IGNORE_ID, Colour, Mask, ValueTable, unpack_colour, voc_colour
+from unet_ddp.data.masks import IGNORE_ID, Colour, Mask, unpack_colour, voc_colour
 from unet_ddp.errors import Limit, UserError, shorten
 
 _Code = Annotated[int, Limit(0, 0xFFFFFF)]
@@ -29,11 +29,14 @@ class ClassValues:
 
     def __post_init__(self) -> None:
         """Refuse classes that no mask can have, or that can't be told from each other."""
-        values, largest = self.values, 0xFFFFFF if self.rgb else 65535
+        values = self.values
+        largest = 0xFFFFFF if self.rgb else 65535
         outside = [value for value in values if not 0 <= value <= largest]
         if outside:
             raise UserError(f"values: {outside[0]}; expected 0 or more and at most {largest}")
-        distinct = {*values} - ({self.ignore} if self.threshold is None else set())
+        distinct = set(values)
+        if self.threshold is None:
+            distinct -= {self.ignore}
         if len(values) > IGNORE_ID or len(distinct) < len(values):
             raise UserError(
                 f"values: {shorten(values)}; expected at most {IGNORE_ID}, all different and none "
@@ -77,7 +80,11 @@ class ClassValues:
     @cached_property
     def nodata(self) -> int:
         """Mask value of pixels without data: the ignored one, or else one of no class."""
-        largest = 0xFFFFFF if self.rgb else 255 if max(self.values) <= 255 else 65535
+        largest = 65535
+        if self.rgb:
+            largest = 0xFFFFFF
+        elif max(self.values) <= 255:
+            largest = 255
         if self.ignore is not None and 0 <= self.ignore <= largest:
             return self.ignore
         return next(value for value in range(largest, -1, -1) if value not in self.values)
@@ -112,7 +119,3 @@ class ClassValues:
         import cv2
 
         return np.asarray(cv2.LUT(ids, table.astype(np.uint8)))
-
-    @cached_property
-    def _table(self) -> ValueTable:
-        return ValueTable(self.values, self.rgb, self.ignore, self.threshold)

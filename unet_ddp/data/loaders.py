@@ -33,7 +33,8 @@ from unet_ddp.settings import called
 FORK = "fork" if sys.platform == "linux" else None
 
 _MAX_WORKERS = 16  # of a rank; each reads about 27 samples a second, and a GPU may take 330
-_MAX_BATCH, _MAX_BYTES = 8, 2**21  # images, and bytes, that validation fetches at once
+_MAX_BATCH = 8  # images that validation fetches at once,
+_MAX_BYTES = 2**21  # and their bytes
 _CPU = torch.device("cpu")
 _KEPT_SHARE = 0.1  # of the free memory: the most that decoded samples may take
 _READ_TIMEOUT = 0.8  # of --timeout: a rank that hangs reading says so before the others give up
@@ -117,9 +118,10 @@ def how_to_read(
     try:
         _ = [multiprocessing.get_context(FORK).Lock() for _ in range(locks)]
     except OSError as error:
-        reason = f"reading processes need shared memory (/dev/shm): {error.strerror}"
-        advice = "use --workers 0, and in a container a larger --shm-size"
-        raise RunError(f"{workers} {reason}; {advice}") from None
+        raise RunError(
+            f"{workers} reading processes need shared memory (/dev/shm): {error.strerror}; use "
+            "--workers 0, and in a container a larger --shm-size"
+        ) from None
     options: dict[str, Any] = {
         "num_workers": workers,
         "worker_init_fn": partial(start_worker, readers=own_readers()),
@@ -128,9 +130,13 @@ def how_to_read(
     if dataset.pairs.is_remote:
         read = find("extras", "how_to_read")
         return {**options, **read(dataset, sampler, batch_size=batch_size, workers=workers)}
-    context = FORK if workers > 0 else None
-    files = {"dataset": dataset, "sampler": sampler, "batch_size": batch_size}
-    return options | files | {"multiprocessing_context": context}
+    return {
+        **options,
+        "dataset": dataset,
+        "sampler": sampler,
+        "batch_size": batch_size,
+        "multiprocessing_context": FORK if workers > 0 else None,
+    }
 
 
 @dataclass(frozen=True)
@@ -156,9 +162,9 @@ def build_loaders(
     """Return the loaders of this rank; the batch size is a number by now."""
     options = config.optimization
     assert isinstance(options.batch_size, int)
-    count, per_step = len(data.split.training), options.batch_size * options.accumulate
+    per_step = options.batch_size * options.accumulate
     shard = {"rank": world.rank, "size": world.size}
-    sampler = TrainingSampler(count, per_step, **shard, seed=options.seed)
+    sampler = TrainingSampler(len(data.split.training), per_step, **shard, seed=options.seed)
     cache = None
     if called(config.launch, "open_cache"):
         cache = find("extras", "open_cache")(config, data.labels, image_format, world)
@@ -168,9 +174,12 @@ def build_loaders(
         resize_masks=config.data.resize_masks, store=cache,
     )  # fmt: skip
     workers = count_workers(world, config.launch.workers)
-    pin, timeout = world.device.type == "cuda", _READ_TIMEOUT * config.launch.timeout
+    pin = world.device.type == "cuda"
+    timeout = _READ_TIMEOUT * config.launch.timeout
     load = partial(SampleLoader, workers=workers, pin=pin, timeout=timeout)
-    preset, random, cut = config.data.augmentation, None, None
+    preset = config.data.augmentation
+    random = None
+    cut = None
     if data.draw is not None or called(config.data, "plan_cuts"):
         cut = find("extras", "plan_cuts")(config.data)
     if preset != "none" or data.crop_size is not None:
@@ -178,7 +187,8 @@ def build_loaders(
         random = Augmentation(image_format, preset, data.crop_size, seed=options.seed, **how)
     size = None if data.crop_size else data.smallest
     training = read(data.split.training, size=size, augmentation=random, draw=data.draw)
-    validation, images = None, read(data.split.validation, size=data.one_size)
+    validation = None
+    images = read(data.split.validation, size=data.one_size)
     if len(images):
         batch_size = _validation_batch(image_format, data.one_size)
         own = ScoringSampler(len(images), **shard)
@@ -194,9 +204,12 @@ def keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: Worl
     Only forked reading processes share it; and two of them may read a drawn image at the same time.
     """
     image_format = datasets[0].image_format
-    kept = [one for one in datasets if len(one) and one.store is None and one.draw is None]
-    # Masks of more than 256 ids have two bytes a pixel, and what is kept has one.
-    kept = [one for one in kept if not one.pairs.is_remote and one.labels.num_ids <= 256]
+    kept = []
+    for dataset in datasets:
+        is_plain = dataset.store is None and dataset.draw is None and not dataset.pairs.is_remote
+        # Masks of more than 256 ids have two bytes a pixel, and what is kept has one.
+        if is_plain and len(dataset) and dataset.labels.num_ids <= 256:
+            kept.append(dataset)
     needed = [SampleMemory.needed(len(one), image_format, pixels=pixels) for one in kept]
     if FORK is None or sum(needed) > _KEPT_SHARE * free_memory(_CPU):
         needed = []
@@ -220,8 +233,10 @@ def count_workers(world: World, requested: int | None) -> int:
 
     On a CPU one less than cores, for they compete with the network: a rank with one core reads itself.
     """
-    share = min(_MAX_WORKERS, world.processors if world.device.type == "cuda" else world.cores - 1)
-    return share if requested is None else requested
+    if requested is not None:
+        return requested
+    share = world.processors if world.device.type == "cuda" else world.cores - 1
+    return min(_MAX_WORKERS, share)
 
 
 def start_worker(worker: int, readers: Iterable[str] = ()) -> None:
@@ -241,6 +256,8 @@ def _limit_threads() -> None:
 
 def _collate(samples: list[Sample | UserError]) -> Sample | UserError:
     """Return a batch, or the first error in it."""
-    error = next((sample for sample in samples if isinstance(sample, UserError)), None)
-    batch: Sample | UserError = error or default_collate(samples)
+    for sample in samples:
+        if isinstance(sample, UserError):
+            return sample
+    batch: Sample = default_collate(samples)
     return batch

@@ -1,19 +1,16 @@
-"""Masks as arrays: their types, the class ids of their values, and colours of classes."""
+"""Masks as arrays: their types, and colours of classes."""
 
 from __future__ import annotations
 
 import math
 import os
 import tempfile
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.readers.base import Codes
 from unet_ddp.errors import Limit
 from unet_ddp.files import write_errors
 
@@ -67,51 +64,6 @@ class Regions(NamedTuple):
     """The values are numbers of objects."""
 
 
-@dataclass(frozen=True)
-class ValueTable:
-    """Class ids of mask values; the fields are as in `Labels`."""
-
-    values: tuple[int, ...]
-    rgb: bool
-    ignore: int | None
-    threshold: int | None
-
-    def look_up(self, codes: Codes) -> tuple[Ids, Flags | None]:
-        """Return the class ids (H, W) of mask values, and where these are known: None if all are."""
-        if codes.dtype == np.uint8 and codes.size:  # by table: a tenth of the time
-            table, is_known = self._bytes
-            if is_known[: int(codes.max()) + 1].all() or is_known.take(codes).all():
-                ids = np.frombuffer(bytearray(codes).translate(table), np.uint8)
-                return ids.reshape(codes.shape), None
-        ids, known = self._search(codes)
-        return ids, None if known.all() else known
-
-    @cached_property
-    def _bytes(self) -> tuple[bytes, Flags]:
-        """Class id of every value of 8 bits, and whether it has one."""
-        ids, known = self._search(np.arange(256, dtype=np.int32))
-        return ids.tobytes(), known
-
-    def _search(self, codes: Codes) -> tuple[Ids, Flags]:
-        if self.threshold is not None:
-            return self._split(codes, self.threshold), np.ones(codes.shape, bool)
-        pairs = [(value, k) for k, value in enumerate(self.values)]
-        if self.ignore is not None:
-            pairs.append((self.ignore, IGNORE_ID))
-        values, ids = (np.array(column, np.int32) for column in zip(*sorted(pairs), strict=True))
-        places = np.searchsorted(values, codes).clip(max=len(values) - 1)
-        return ids.astype(np.uint8)[places], values[places] == codes
-
-    def _split(self, codes: Codes, threshold: int) -> Ids:
-        """Return class ids of soft or numbered masks: brighter is the class of the larger value."""
-        brightness = np.max(unpack_colour(codes), axis=0) if self.rgb else codes
-        bright = int(self.values[1] > self.values[0])
-        ids = np.where(brightness > threshold, bright, 1 - bright).astype(np.uint8)
-        if self.ignore is not None:  # on either side of the threshold
-            ids[codes == self.ignore] = IGNORE_ID
-        return ids
-
-
 def unpack_colour(code: Any) -> tuple[Any, Any, Any]:
     """Return (red, green, blue) of 0xRRGGBB, a number or an array of them."""
     return code >> 16 & 0xFF, code >> 8 & 0xFF, code & 0xFF
@@ -119,10 +71,12 @@ def unpack_colour(code: Any) -> tuple[Any, Any, Any]:
 
 def voc_colour(k: int) -> Colour:
     """Return the k-th colour of PASCAL VOC's colour map: k's bits spread over the channels."""
-    red, green, blue = (
-        sum((k >> 3 * level + channel & 1) << 7 - level for level in range(3))
-        for channel in range(3)
-    )
+    red = green = blue = 0
+    for place in (7, 6, 5):
+        red |= (k & 1) << place
+        green |= (k >> 1 & 1) << place
+        blue |= (k >> 2 & 1) << place
+        k >>= 3
     return red, green, blue
 
 

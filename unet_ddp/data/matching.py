@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from unet_ddp.data.csv_cells import read_rows
+from unet_ddp.data.masks import Size
 from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, collect
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import can_read, list_suffixes
@@ -42,10 +43,13 @@ class Report:
     def add_problems(self, problems: list[str]) -> None:
         """Add problems; raise a UserError with the first if there are any and they are not collected."""
         self.problems += problems
-        if problems and not self.collects:
-            more = len(problems) - _SHOWN
-            rest = f"; and {more} more, listed by 'python -m unet_ddp doctor'" if more > 0 else ""
-            raise UserError("; ".join(problems[:_SHOWN]) + rest)
+        if not problems or self.collects:
+            return
+        shown = "; ".join(problems[:_SHOWN])
+        rest = len(problems) - _SHOWN
+        if rest > 0:
+            shown += f"; and {rest} more, listed by 'python -m unet_ddp doctor'"
+        raise UserError(shown)
 
     def attempt(self, work: Callable[[], Result]) -> Result | None:
         """Return the result of `work`; add its UserError as a problem and return None."""
@@ -56,7 +60,7 @@ class Report:
             return None
 
 
-def mask_size_message(mask: Path, mask_size: tuple[int, int], image_size: tuple[int, int]) -> str:
+def mask_size_message(mask: Path, mask_size: Size, image_size: Size) -> str:
     """Return the message for a mask whose (height, width) is not that of its image."""
     (height, width), (image_height, image_width) = mask_size, image_size
     if mask_size == image_size[::-1]:
@@ -80,12 +84,13 @@ def find_pairs(
     same folder if the masks' names have a `suffix`, detected if None. With `planes`, the masks may be in a
     folder for each class. Other images are problems.
     """
-    report, stamps = report or Report(), dict[str, Stamp]()
-    found_images, found_masks = files_by_name(images, stamps), files_by_name(masks, stamps)
-    for folder, found, kind in ((images, found_images, "images"), (masks, found_masks, "masks")):
-        if not found:
-            read = ", ".join(list_suffixes())
-            raise UserError(f"{folder}: contains no {kind} ({read}); {_advise_on_others(folder)}")
+    stamps: dict[str, Stamp] = {}
+    found_images = files_by_name(images, stamps)
+    found_masks = files_by_name(masks, stamps)
+    if not found_images:
+        raise UserError(f"{images}: contains no images {_advise_on_others(images)}")
+    if not found_masks:
+        raise UserError(f"{masks}: contains no masks {_advise_on_others(masks)}")
     if planes:
         merge = find("extras", "merge_class_masks")
         found_masks = merge(images, masks, found_images, found_masks, stamps, suffix)
@@ -94,8 +99,10 @@ def find_pairs(
         suffix = detect_suffix(found_images, found_masks, may_be_empty=not one_folder)
     if one_folder and suffix:
         found_masks = {n: files for n, files in found_images.items() if n.endswith(suffix)}
-        found_images = {n: files for n, files in found_images.items() if n not in found_masks}
-    pairs, problems = _match_names(found_images, found_masks, (masks, suffix), stamps)
+        for name in found_masks:
+            del found_images[name]
+    pairs, problems = _match_names(found_images, found_masks, stamps, folder=masks, suffix=suffix)
+    report = report or Report()
     report.add_problems(problems)
     if found_masks:
         first = found_masks[min(found_masks)][0]
@@ -106,28 +113,34 @@ def find_pairs(
 def _match_names(
     images: Mapping[str, list[str]],
     masks: dict[str, list[str]],
-    place: tuple[Path, str],
     stamps: Mapping[str, Stamp],
+    *,
+    folder: Path,
+    suffix: str,
 ) -> tuple[list[Pair], list[str]]:
     """Return the pairs of files by name, and a line for each other image; remove their masks.
 
-    `place` is the masks' folder, and the suffix of their names.
+    `folder` is that of the masks, `suffix` what their names add to the images'.
     """
-    pairs, problems, (folder, suffix) = [], [], place
-    deeper = {name.partition("/")[2] for name in masks}
+    pairs = []
+    problems = []
+    names_in_folders = {name.partition("/")[2] for name in masks}
     for name, files in sorted(images.items()):
+        image = files[0]
         candidates = masks.pop(name + suffix, [])
-        if len(files) == len(candidates) == 1:
-            known = stamps.get(files[0]), stamps.get(candidates[0])
-            pairs.append(Pair(name, as_path(files[0]), as_path(candidates[0]), stamps=known))
-        elif len(files) > 1:
-            problems.append(f"two images of one name: {' and '.join(files[:3])}; keep one of them")
-        elif candidates:
+        if len(files) > 1:
+            several = " and ".join(files[:3])
+            problems.append(f"two images of one name: {several}; keep one of them")
+        elif len(candidates) > 1:
             several = " and ".join(candidates[:3])
-            problems.append(f"two masks for {files[0]}: {several}; keep one of them")
+            problems.append(f"two masks for {image}: {several}; keep one of them")
+        elif not candidates:
+            hint = _CLASSES if name in names_in_folders else _NAMES
+            problems.append(f"no mask for {image}: looked for {folder}/{name}{suffix}.*; {hint}")
         else:
-            hint = _CLASSES if name in deeper else _NAMES
-            problems.append(f"no mask for {files[0]}: looked for {folder}/{name}{suffix}.*; {hint}")
+            mask = candidates[0]
+            known = stamps.get(image), stamps.get(mask)
+            pairs.append(Pair(name, as_path(image), as_path(mask), stamps=known))
     return pairs, problems
 
 
@@ -140,27 +153,31 @@ def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]
         remote: dict[str, list[str]] = find("extras", "remote_pairs").files_by_name(folder, stamps)
         return remote
     if not os.path.isdir(folder):  # pathlib's raises for names that none can have
-        is_file = os.path.exists(folder)
-        raise UserError(f"{folder}: {'is a file, not a folder' if is_file else 'not found'}")
+        reason = "is a file, not a folder" if os.path.exists(folder) else "not found"
+        raise UserError(f"{folder}: {reason}")
     files: dict[str, list[str]] = defaultdict(list)
     seen = {os.path.realpath(folder)}  # links may form a circle
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=_cannot_list):
-        inner = {name: os.path.realpath(os.path.join(parent, name)) for name in sorted(folders)}
-        folders[:] = [n for n, real in inner.items() if real not in seen and not n.startswith(".")]
-        seen.update(inner.values())
+        visible = sorted(name for name in folders if name[0] != ".")
+        targets = [os.path.realpath(os.path.join(parent, name)) for name in visible]
+        folders[:] = [n for n, real in zip(visible, targets, strict=True) if real not in seen]
+        seen.update(targets)
         relative = os.path.relpath(parent, folder)
         prefix = "" if relative == "." else relative.replace(os.sep, "/") + "/"
         for name in sorted(names):  # text, not paths: a hundred thousand files take a second
-            stem, dot, suffix = name.rpartition(".")
-            if stem and name[0] != "." and can_read((dot + suffix).lower()):
+            stem, _, suffix = name.rpartition(".")
+            if stem and name[0] != "." and can_read(f".{suffix.lower()}"):
                 files[prefix + stem].append(f"{parent}/{name}")
     return files
 
 
 def _advise_on_others(folder: Path) -> str:
-    """Return what to do with the files below a folder, none of which can be read."""
-    below = [] if is_address(folder) else os.walk(folder)
-    return advise_export((name for *_, names in below for name in names), _OTHERS)
+    """Return what can be read, and what to do with the files below a folder, none of which can."""
+    names: list[str] = []
+    if not is_address(folder):
+        for *_, inside in os.walk(folder):
+            names += inside
+    return f"({', '.join(list_suffixes())}); {advise_export(names, _OTHERS)}"
 
 
 def _cannot_list(error: OSError) -> None:
@@ -175,11 +192,12 @@ def detect_suffix(images: Iterable[str], masks: Iterable[str], *, may_be_empty: 
     names = set(images)
     seen: Counter[str] = Counter()
     for mask in masks:
-        for end in range(len(mask) if may_be_empty else len(mask) - 1, 0, -1):
+        longest = len(mask) if may_be_empty else len(mask) - 1
+        for end in range(longest, 0, -1):
             if mask[:end] in names:
                 seen[mask[end:]] += 1
                 break
-    return max(seen, key=lambda suffix: (seen[suffix], -len(suffix))) if seen else ""
+    return max(seen, key=lambda suffix: (seen[suffix], -len(suffix)), default="")
 
 
 # -- lists ---------------------------------------------------------------------------------
@@ -191,27 +209,28 @@ def read_list(path: Path, report: Report | None = None) -> Pairs:
     Paths are relative to the file's folder, or addresses. A row's split is training (train),
     validation (val) or test, which is left out. Rows that name no pair are problems.
     """
-    rows = read_rows(path, "--list", errors="surrogateescape")
-    header = rows[0][1] if rows else []
-    if len(rows) < 2 or not {"image", "mask"} <= {*header}:
+    (_, header), *rows = read_rows(path, "--list", errors="surrogateescape") or [(0, [])]
+    if not rows or not {"image", "mask"}.issubset(header):
         raise UserError(
             f"--list {path}: the first line must name the columns image,mask and optionally "
             "group,split, and rows must follow"
         )
     pairs: dict[str, Pair] = {}
     problems = []
-    for line, cells in rows[1:]:
+    for line, cells in rows:
         try:
             pair = _listed_pair(path.parent, dict(zip(header, cells, strict=False)))
-            if pair.name in pairs:
-                other = pairs[pair.name].image
-                twice = "is listed twice" if pair.image == other else f"has the name of {other}"
-                raise UserError(f"{pair.image} {twice}")
         except UserError as error:
             problems.append(f"{path}, line {line}: {error}")
-        else:
-            pairs[pair.name] = pair
-    if len({pair.side is None for pair in pairs.values()}) > 1:
+            continue
+        other = pairs.setdefault(pair.name, pair)
+        if other is not pair:
+            twice = f"has the name of {other.image}"
+            if other.image == pair.image:
+                twice = "is listed twice"
+            problems.append(f"{path}, line {line}: {pair.image} {twice}")
+    sides = {pair.side for pair in pairs.values()}
+    if None in sides and len(sides) > 1:
         problems.append(f"{path}: some rows name their split and some do not; fill the column")
     found = collect(pairs[name] for name in sorted(pairs)).find(problems)
     (report or Report()).add_problems(problems)
@@ -220,19 +239,23 @@ def read_list(path: Path, report: Report | None = None) -> Pairs:
 
 def _listed_pair(folder: Path, row: dict[str, str]) -> Pair:
     """Return the pair of a row, whose paths are relative to `folder`."""
-    image, mask = row.get("image", "").strip(), row.get("mask", "").strip()
+    image = row.get("image", "").strip()
+    mask = row.get("mask", "").strip()
     side = row.get("split", "").strip().lower()
     if not image or not mask:
         raise UserError("image or mask is missing")
     if side not in _SIDES:
         raise UserError(f"split {side!r}; it is training, validation or test")
-    paths = [as_path(name if "://" in name else str(folder / name)) for name in (image, mask)]
-    for path in paths:
-        if is_address(path) or CLASSES_MARK in path.parts:  # `Pairs.find` looks for these
-            continue
-        if not os.path.isfile(path):  # pathlib's may raise
-            reason = "is not a file" if os.path.exists(path) else "not found"
-            raise UserError(f"{path}: {reason}")
-    group = row.get("group") or None  # unstripped: its blanks count
     name = str(as_path(image).with_suffix(""))
-    return Pair(name, paths[0], paths[1], group, _SIDES[side])
+    group = row.get("group") or None  # unstripped: its blanks count
+    return Pair(name, _find_file(folder, image), _find_file(folder, mask), group, _SIDES[side])
+
+
+def _find_file(folder: Path, name: str) -> Path:
+    """Return the file at a path that is relative to `folder`, or at an address."""
+    path = as_path(name if "://" in name else str(folder / name))
+    is_elsewhere = is_address(path) or CLASSES_MARK in path.parts  # `Pairs.find` looks for these
+    if not is_elsewhere and not os.path.isfile(path):  # pathlib's may raise
+        reason = "is not a file" if os.path.exists(path) else "not found"
+        raise UserError(f"{path}: {reason}")
+    return path

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from unet_ddp.data.masks import Ids, Size
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.readers.base import ImageFormat, Pixels
 from unet_ddp.distributed.hosts import host_id
@@ -23,7 +23,7 @@ UNUSED_DAYS = 30  # after which a file of a cache is removed
 _SIZE = struct.Struct("<2Q")  # height and width; 0 for a sample that is not there yet
 
 
-Arrays = tuple[Pixels, NDArray[np.uint8]]
+Arrays = tuple[Pixels, Ids]
 """Image (H, W, C) and class ids (H, W)."""
 
 
@@ -43,12 +43,13 @@ def remove_unused(files: Iterable[Path]) -> None:
                 path.unlink()
 
 
-def unpack(stored: Any, image_format: ImageFormat, size: tuple[int, int], first: int) -> Arrays:
+def unpack(stored: Any, image_format: ImageFormat, size: Size, first: int) -> Arrays:
     """Return the sample of a size that is stored from the byte `first` on, image before mask."""
-    (height, width), channels = size, image_format.channels
-    image = np.frombuffer(stored, image_format.dtype, height * width * channels, first)
-    ids = np.frombuffer(stored, np.uint8, height * width, first + image.nbytes)
-    return image.reshape(height, width, channels), ids.reshape(height, width)
+    pixels = size[0] * size[1]
+    channels = image_format.channels
+    image = np.frombuffer(stored, image_format.dtype, pixels * channels, first)
+    ids = np.frombuffer(stored, np.uint8, pixels, first + image.nbytes)
+    return image.reshape(*size, channels), ids.reshape(size)
 
 
 class SampleMemory:
@@ -97,13 +98,16 @@ def share_memory(sizes: Sequence[int], world: World) -> list[mmap.mmap]:
     process that has it ends.
     """
     files: list[int] = []
-    with suppress(OSError):  # no files, or no memory for them
-        for size in sizes if world.local_rank == 0 else ():
-            files.append(os.memfd_create("samples"))
-            os.ftruncate(files[-1], size)
+    if world.local_rank == 0:
+        with suppress(OSError):  # no files, or no memory for them
+            for size in sizes:
+                files.append(os.memfd_create("samples"))
+                os.ftruncate(files[-1], size)
     own = [f"/proc/{os.getpid()}/fd/{file}" for file in files]
-    places = world.gather((host_id(), own))
-    paths = next((paths for host, paths in places if host == host_id() and paths), [])
+    paths: list[str] = []
+    for host, shared in world.gather((host_id(), own)):
+        if host == host_id() and not paths:
+            paths = shared
     found = []
     with suppress(OSError):  # this process may have less: ulimit -v
         for path in paths:

@@ -12,6 +12,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from unet_ddp.data.masks import Flags
 from unet_ddp.data.readers.base import Header
 from unet_ddp.files import is_address
 from unet_ddp.plugins import find
@@ -95,7 +96,7 @@ class Pairs(Sequence[Pair]):
         """Return the place in `SIDES` of the side that a list gave to each."""
         return np.fromiter((SIDES.index(pair.side) for pair in self), np.uint8, len(self))
 
-    def select(self, chosen: NDArray[np.bool_]) -> Pairs:
+    def select(self, chosen: Flags) -> Pairs:
         """Return the chosen ones, sorted by name."""
         rows = np.flatnonzero(chosen).tolist()
         return collect(sorted((self[row] for row in rows), key=lambda pair: pair.name))
@@ -103,7 +104,8 @@ class Pairs(Sequence[Pair]):
     def rows_of(self, part: Pairs) -> NDArray[np.uint32]:
         """Return the rows of this set's pairs that are in `part`, in its order."""
         rows = {name: row for row, name in enumerate(self.names())}
-        return np.array([rows[name] for name in part.names() if name in rows], np.uint32)
+        found = [rows[name] for name in part.names() if name in rows]
+        return np.array(found, np.uint32)
 
     def find(self, problems: list[str]) -> Pairs:
         """Return those whose files are there, with stamps; the others, of addresses, are problems."""

@@ -77,14 +77,16 @@ class Preprocessing:
     ) -> Preprocessing:
         """Return the normalisation for a data set: the measured one, or the usual if None."""
         channels = image_format.channels
-        known = {"nodata": image_format.nodata, "ground_resolution": image_format.ground_resolution}
+        dtype = image_format.dtype
         if measured is None:
-            max_value = 255 if image_format.dtype == "uint8" else 65535
-            return replace(cls.for_images(channels, max_value, scale=scale), **known)  # type: ignore[arg-type]
-        return cls(
-            channels, measured.mean, measured.std, scale, image_format.dtype,
-            measured.low, measured.high, **known,
-        )  # fmt: skip
+            max_value = 255 if dtype == "uint8" else 65535
+            found = cls.for_images(channels, max_value, scale=scale)
+        else:
+            low = measured.low
+            high = measured.high
+            found = cls(channels, measured.mean, measured.std, scale, dtype, low, high)
+        ground = image_format.ground_resolution
+        return replace(found, nodata=image_format.nodata, ground_resolution=ground)
 
     @property
     def format(self) -> ImageFormat:
@@ -126,5 +128,6 @@ def _constants(
     extent = (preprocessing.high - preprocessing.low) or 1.0
     mean = torch.tensor(preprocessing.fill, dtype=torch.float64)
     std = torch.tensor(preprocessing.std, dtype=torch.float64) * extent
+    factor = 1 / std
     shape = (1, -1, 1, 1)
-    return mean.to(device, dtype).view(shape), (1 / std).to(device, dtype).view(shape)
+    return mean.to(device, dtype).view(shape), factor.to(device, dtype).view(shape)

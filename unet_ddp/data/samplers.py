@@ -51,7 +51,8 @@ class TrainingSampler(DistributedSampler[Key]):
         order = order[self.rank : self.total_size : self.num_replicas]
         mine = order[self.first_step * self.per_step : self.steps * self.per_step]
         for indices in torch.split(mine, _AT_ONCE):
-            yield from ((self.epoch, index) for index in indices.tolist())
+            for index in indices.tolist():
+                yield self.epoch, index
 
     def __len__(self) -> int:
         return (self.steps - self.first_step) * self.per_step

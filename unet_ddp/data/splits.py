@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from unet_ddp.data.masks import Flags
 from unet_ddp.data.pairs import SIDES, Pairs
 from unet_ddp.errors import UserError, count_of, hides_bars
 from unet_ddp.files import replacing
@@ -38,11 +39,8 @@ class Split:
 
     def without(self, names: Container[str]) -> Split:
         """Return the split without the pairs of these names."""
-        training, validation = (
-            side.select(np.array([name not in names for name in side.names()], bool))
-            for side in (self.training, self.validation)
-        )
-        return Split(training, validation, self.how)
+        training = _leave_out(self.training, names)
+        return Split(training, _leave_out(self.validation, names), self.how)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -56,6 +54,10 @@ class Split:
                 separator = ", "
         digest.update(b"]]")
         return digest.hexdigest()
+
+
+def _leave_out(pairs: Pairs, names: Container[str]) -> Pairs:
+    return pairs.select(np.array([name not in names for name in pairs.names()], bool))
 
 
 def split_pairs(
@@ -78,25 +80,27 @@ def split_pairs(
             a name that does not match is a group by itself. None: groups are detected.
         fold: (index from 1, number of folds); it is the validation split instead.
     """
-    if (sides := pairs.sides()).any():
+    sides = pairs.sides()
+    if sides.any():
         return _split_by_list(pairs, sides)
     groups = _group(pairs, pattern, seed)
-    how = groups.how
     if fold is not None:
-        chosen, how = _choose_fold(groups, *fold), f"fold {fold[0]} of {fold[1]}, {how}"
-    else:
-        target = max(1, round(len(pairs) * validation / 100)) if validation else 0
+        index, count = fold
+        chosen = _choose_fold(groups, index, count)
+        return _divide(pairs, groups, chosen, f"fold {index} of {count}, {groups.how}")
+    target = max(1, round(len(pairs) * validation / 100)) if validation else 0
+    how = groups.how
+    chosen = _choose(groups.sizes, target)
+    found = int(groups.sizes[chosen].sum())
+    is_near = target / 2 <= found <= max(2 * target, 2) and 2 * found <= len(pairs)
+    if groups.are_guessed and not is_near:
+        how = groups.describe_unused()
+        groups = _Groups(pairs, seed, pairs.names)
         chosen = _choose(groups.sizes, target)
-        found = int(groups.sizes[chosen].sum())
-        is_near = target / 2 <= found <= max(2 * target, 2) and 2 * found <= len(pairs)
-        if groups.are_guessed and len(groups.sizes) < len(pairs) and not is_near:
-            how = groups.describe_unused()
-            groups = _Groups(pairs, seed, pairs.names)
-            chosen = _choose(groups.sizes, target)
     return _divide(pairs, groups, chosen, how)
 
 
-def _divide(pairs: Pairs, groups: _Groups, chosen: NDArray[np.bool_], how: str) -> Split:
+def _divide(pairs: Pairs, groups: _Groups, chosen: Flags, how: str) -> Split:
     """Return the split whose validation pairs are the `chosen` groups."""
     held_out = np.zeros(len(pairs), bool)
     held_out[groups.order] = np.repeat(chosen, groups.sizes)
@@ -109,19 +113,22 @@ def _divide(pairs: Pairs, groups: _Groups, chosen: NDArray[np.bool_], how: str) 
 
 
 def _split_by_list(pairs: Pairs, sides: NDArray[np.uint8]) -> Split:
-    training, validation = (
-        pairs.select(sides == SIDES.index(side)) for side in ("training", "validation")
-    )
+    training = pairs.select(sides == SIDES.index("training"))
+    validation = pairs.select(sides == SIDES.index("validation"))
     if not training:
         raise UserError("--list: no row's split is 'training'; nothing to train on")
+    how = "by the list"
     rest = len(pairs) - len(training) - len(validation)
-    return Split(training, validation, "by the list" + (f", {rest} left out" if rest else ""))
+    if rest:
+        how += f", {rest} left out"
+    return Split(training, validation, how)
 
 
 def split_by_folders(training: Pairs, validation: Pairs) -> Split:
     """Return the split of a training and a validation folder, which share no image."""
     if training.scanned is None:  # else they were compared before
-        both = {pair.image.resolve() for pair in training} & {p.image.resolve() for p in validation}
+        images = {pair.image.resolve() for pair in training}
+        both = images.intersection(pair.image.resolve() for pair in validation)
         if both:
             raise UserError(f"--val-images: {min(both)} is among --images too; use other images")
     return Split(training, validation, OWN_FOLDER)
@@ -140,7 +147,8 @@ class _Groups:
     def __init__(
         self, pairs: Pairs, seed: int, labels: Callable[[], Iterable[str]], how: str = ""
     ) -> None:
-        self.labels, self.are_guessed = labels, False
+        self.labels = labels
+        self.are_guessed = False
         bar = tqdm(
             labels(),
             "splitting",
@@ -161,7 +169,8 @@ class _Groups:
     def largest(self) -> tuple[str, int]:
         """Name and size of the largest group, the one of the first pair among equal ones."""
         size = int(self.sizes.max())
-        row = int(np.minimum.reduceat(self.order, self.starts)[self.sizes == size].min())
+        first_rows = np.minimum.reduceat(self.order, self.starts)
+        row = int(first_rows[self.sizes == size].min())
         return next(islice(self.labels(), row, None)), size
 
     def describe_unused(self) -> str:
@@ -195,10 +204,10 @@ def _group(pairs: Pairs, pattern: str | None, seed: int) -> _Groups:
         groups.how = f"{len(groups.sizes)} groups by name, e.g. {name} ({size} images)"
         groups.are_guessed = True
         return groups
-    single = _Groups(pairs, seed, pairs.names, "image by image")
+    how = "image by image"
     if 2 == len(groups.sizes) < len(pairs):
-        single.how = groups.describe_unused()
-    return single
+        how = groups.describe_unused()
+    return _Groups(pairs, seed, pairs.names, how)
 
 
 def _group_by_name(pattern: re.Pattern[str], pairs: Pairs) -> Iterator[str]:
@@ -209,40 +218,42 @@ def _group_by_name(pattern: re.Pattern[str], pairs: Pairs) -> Iterator[str]:
 
 def _hash(name: str, seed: int) -> int:
     """Return the first 64 bits of a hash: whole ones would differ in no order ever seen."""
-    digest = hashlib.sha256(f"{seed}:{name}".encode("utf-8", "surrogateescape")).digest()
+    text = f"{seed}:{name}".encode("utf-8", "surrogateescape")
+    digest = hashlib.sha256(text).digest()
     return int.from_bytes(digest[:8], "big")
 
 
-def _choose(sizes: NDArray[np.int64], target: int) -> NDArray[np.bool_]:
+def _choose(sizes: NDArray[np.int64], target: int) -> Flags:
     """Choose groups of at most `target` images in all; the smallest group if all are larger."""
     chosen = np.zeros(len(sizes), bool)
     total = 0
-    for place, size in enumerate(sizes):
+    for group, size in enumerate(sizes):
         if total == target:
             break
         if total + size <= target:
-            chosen[place] = True
+            chosen[group] = True
             total += size
     if target and not total:
         chosen[sizes.argmin()] = True
     return chosen
 
 
-def _choose_fold(groups: _Groups, index: int, count: int) -> NDArray[np.bool_]:
+def _choose_fold(groups: _Groups, index: int, count: int) -> Flags:
     """Choose the groups of one fold: large ones are dealt out first, to the emptiest fold."""
     sizes = groups.sizes
     if len(sizes) < count:
-        found, more = f"{len(sizes)} groups of images", ""
+        found = f"{len(sizes)} groups of images"
+        more = ""
         if groups.are_guessed:
             found = groups.how
             more = ", or --group-pattern '(.+)' if their images do not belong together"
         raise UserError(f"--fold {index}/{count}: there are {found}; use fewer folds{more}")
     chosen = np.zeros(len(sizes), bool)
     filled = [0] * count
-    for place in np.argsort(-sizes, kind="stable"):
+    for group in np.argsort(-sizes, kind="stable"):
         emptiest = filled.index(min(filled))
-        chosen[place] = emptiest == index - 1
-        filled[emptiest] += sizes[place]
+        chosen[group] = emptiest == index - 1
+        filled[emptiest] += sizes[group]
     return chosen
 
 

@@ -115,7 +115,7 @@ class ScaledReader:
         if top < kept_top or not len(rows):
             rows = self._scaled(top, bottom)
         elif top + len(rows) < bottom:
-            rows = cast(Pixels, np.concatenate([rows, self._scaled(top + len(rows), bottom)]))
+            rows = np.concatenate([rows, self._scaled(top + len(rows), bottom)])
         self._kept = (top, rows)
         return rows
 
@@ -134,7 +134,7 @@ class ScaledReader:
             reduce(row, min(row + step, -(-bottom // group) * group, self._scaled_size[0]))
             for row in range(begin, bottom, step)
         ]
-        return cast(Pixels, np.concatenate(parts)[top - begin : bottom - begin])
+        return np.concatenate(parts)[top - begin : bottom - begin]
 
     def _grouped(self, top: int, bottom: int) -> Pixels:
         """Return rows that are whole groups."""
@@ -155,4 +155,4 @@ class ScaledReader:
         mean = np.tensordot(weights, narrow, axes=1)  # (new rows, width, C)
         if pixels.dtype.kind != "f":
             mean = np.rint(mean)
-        return cast(Pixels, mean.astype(pixels.dtype))
+        return mean.astype(pixels.dtype)

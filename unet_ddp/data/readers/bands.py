@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,9 @@ class BandsFile(OpenFile):
 
     def read_thumbnail(self, size: int) -> NDArray[np.float32]:
         """Return the mean of all bands, (size, size)."""
-        grey = as_pixels(self.read_bands(), self.path).mean(axis=2, dtype=np.float32)
-        return cast(NDArray[np.float32], resize_area(grey[..., None], (size, size))[..., 0])
+        pixels = as_pixels(self.read_bands(), self.path)
+        grey = pixels.mean(axis=2, dtype=np.float32, keepdims=True)
+        return resize_area(grey, (size, size))[..., 0]
 
     def read_mask(self, scale: float) -> Codes:
         """Return the values of a mask, (H, W), or its colours, (H, W, 3); of `planes`, their codes."""
@@ -52,34 +53,32 @@ class BandsFile(OpenFile):
         with np.errstate(invalid="ignore"):  # nan, which the comparison finds
             values: Codes = bands.astype(np.int32)
         wrong = bands[values != bands]
-        if wrong.size and not float(wrong[0]).is_integer():
-            raise UserError(
-                f"{self.path}: mask values are not whole numbers; save one number per class"
-            )
         if wrong.size:
-            raise UserError(f"{self.path}: mask value {wrong[0]}; use numbers of at most {_MOST}")
+            advice = f"mask value {wrong[0]}; use numbers of at most {_MOST}"
+            if not float(wrong[0]).is_integer():
+                advice = "mask values are not whole numbers; save one number per class"
+            raise UserError(f"{self.path}: {advice}")
         if values.shape[2] == 1:
             values = values[..., 0]
         elif values.shape[2] != 3:
             values = join_planes(np.moveaxis(values != 0, 2, 0))
-        if scale == 1:
-            return values
-        size = scaled_size(values.shape[0], values.shape[1], scale)
-        return cast(Codes, resize_nearest(values, size))
+        if scale != 1:
+            height, width = values.shape[:2]
+            values = resize_nearest(values, scaled_size(height, width, scale))
+        return values
 
     def _check_count(self, count: int) -> None:
         """Raise a UserError if a mask can't have so many bands."""
-        if count in (1, 3) or (self.planes and count <= MOST_PLANES):
-            return
-        if self.planes:
+        if self.planes and count > MOST_PLANES:
             raise UserError(
                 f"{self.path}: {count} bands; of classes that overlap each has one, and they are at "
                 f"most {MOST_PLANES}"
             )
-        raise UserError(
-            f"{self.path}: {count} bands; a mask has one, or three of colour; if each class has a "
-            "band, save their argmax"
-        )
+        if not self.planes and count not in (1, 3):
+            raise UserError(
+                f"{self.path}: {count} bands; a mask has one, or three of colour; if each class has a "
+                "band, save their argmax"
+            )
 
 
 def join_planes(planes: Iterable[NDArray[np.bool_]]) -> Codes:
@@ -87,7 +86,9 @@ def join_planes(planes: Iterable[NDArray[np.bool_]]) -> Codes:
     codes: NDArray[np.int32] = np.zeros(1, np.int32)
     for bit, plane in enumerate(planes):
         codes = codes | plane.astype(np.int32) << bit
-    return codes.astype(np.uint8) if codes.max(initial=0) < 256 else codes
+    if codes.max(initial=0) < 256:
+        return codes.astype(np.uint8)
+    return codes
 
 
 def as_pixels(bands: NDArray[Any], source: Path | str) -> Pixels:
@@ -95,7 +96,7 @@ def as_pixels(bands: NDArray[Any], source: Path | str) -> Pixels:
     dtype = storage_dtype(bands.dtype)
     if dtype not in DTYPES:
         raise UserError(f"{source}: pixels of type {bands.dtype}; save as {', '.join(DTYPES)}")
-    return cast(Pixels, bands.astype(dtype, copy=False))
+    return bands.astype(dtype, copy=False)
 
 
 def as_bands(array: NDArray[Any], source: Path | str) -> NDArray[Any]:
@@ -104,4 +105,6 @@ def as_bands(array: NDArray[Any], source: Path | str) -> NDArray[Any]:
         return array[..., None]
     if array.ndim != 3:
         raise UserError(f"{source}: an array of {array.ndim} axes; save (H, W) or (H, W, C)")
-    return np.moveaxis(array, 0, -1) if array.shape[0] < min(array.shape[1:]) else array
+    if array.shape[0] < min(array.shape[1:]):
+        return np.moveaxis(array, 0, -1)
+    return array

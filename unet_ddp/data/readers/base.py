@@ -38,10 +38,10 @@ from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.errors import UserError
 from unet_ddp.files import refuse_special
 
-Pixels = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.int16] | NDArray[np.float32]
+Pixels = NDArray[Any]
 """(H, W, C)"""
 
-Codes = NDArray[np.uint8] | NDArray[np.int32]
+Codes = NDArray[Any]
 """(H, W): the values of a mask."""
 
 DTYPES = ("uint8", "uint16", "int16", "float32")

@@ -5,25 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-_SUFFIXES = frozenset(
-    [
-        ".czi",
-        ".ims",
-        ".lif",
-        ".lsm",
-        ".mrxs",
-        ".nd2",
-        ".ndpi",
-        ".oib",
-        ".oif",
-        ".oir",
-        ".scn",
-        ".sld",
-        ".svs",
-        ".vsi",
-        ".zvi",
-    ]
-)
+_SUFFIXES = {
+    ".czi", ".ims", ".lif", ".lsm", ".mrxs", ".nd2", ".ndpi", ".oib", ".oif", ".oir", ".scn", ".sld",
+    ".svs", ".vsi", ".zvi",
+}  # fmt: skip
 
 
 def advise_export(paths: Iterable[Path | str], otherwise: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,9 @@ _DEEP = frozenset({"I;16", "I;16B", "I;16L", "I"})
 _GREY = frozenset({"1", "L", "LA"}) | _DEEP
 _COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV"})
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-_IMAGE_LENGTH, _SAMPLES, _PLANAR = 257, 277, 284  # TIFF's tags
+_IMAGE_LENGTH = 257  # a TIFF's tags
+_SAMPLES = 277
+_PLANAR = 284
 _HEAD = 1 << 16  # bytes of a WebP, in which its pixels begin, after a colour profile at most
 _TAIL = 4096  # bytes at the end of a PNG; some programs append to it
 
@@ -31,10 +33,9 @@ def identify(path: Path | IO[bytes]) -> Image.Image:
     image = Image.open(path, formats=_FORMATS)
     tags = getattr(image, "tag_v2", {})  # of a TIFF
     if tags.get(_SAMPLES, 1) == 1 and tags.get(_PLANAR) == 2:
-        tags[_PLANAR] = (
-            1  # the same of one band, but Pillow takes packed or inverted bytes as pixels
-        )
-        cast(Any, image)._setup()
+        tags[_PLANAR] = 1  # the same of one band, but of 2 Pillow takes packed bytes as pixels
+        tiff: Any = image
+        tiff._setup()
     return image
 
 
@@ -58,7 +59,8 @@ class PillowFile(OpenFile):
 
     def _take(self) -> Image.Image:
         """Return the image to be decoded; nothing here keeps its pixels in memory."""
-        image, self._image = self._image, None
+        image = self._image
+        self._image = None
         if image is None:
             self._file.seek(0, os.SEEK_END)  # what is buffered is void: libtiff moved the position
             self._file.seek(0)
@@ -67,13 +69,14 @@ class PillowFile(OpenFile):
 
     def _check(self, image: Image.Image) -> None:
         """Refuse an image that is not safe to decode."""
-        path, file = self.path, self._file
+        path = self.path
+        file = self._file
         if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
             raise UserError(f"{path}: holds several frames or pages; save one image per file")
         if image.format == "TIFF":  # which Pillow would fill up, too
-            tiff = cast(Any, image)
+            tiff: Any = image
             rows = tiff.tag_v2[_IMAGE_LENGTH]  # before the image is turned
-            covered = max((bottom for _, (_, _, _, bottom), *_ in tiff.tile), default=0)
+            covered = max((tile.extents[3] for tile in tiff.tile), default=0)
             if covered < rows:
                 raise UserError(
                     f"{path}: corrupt or truncated ({covered} of its {rows} rows); replace it"
@@ -81,8 +84,10 @@ class PillowFile(OpenFile):
         # In 16-bit colour, of which Pillow drops the lower half.
         tiles = str(getattr(image, "tile", ""))
         self._is_deep_png = image.format == "PNG" and image.mode != "I;16" and ";16" in tiles
-        sample_bytes = 2 if image.mode in _DEEP or self._is_deep_png else 1
-        pixel_bytes = len(image.getbands()) * sample_bytes
+        self._is_deep = image.mode in _DEEP or self._is_deep_png
+        pixel_bytes = len(image.getbands())
+        if self._is_deep:
+            pixel_bytes *= 2
         copies = 3 if image.format == "WEBP" else 1  # in Pillow's decoder
         refuse_bomb(path, *image.size, file=file.fileno(), pixel_bytes=pixel_bytes, copies=copies)
         if image.format == "PNG":
@@ -104,7 +109,7 @@ class PillowFile(OpenFile):
             width,
             height,
             1 if image.mode in _GREY else 3,
-            "uint16" if image.mode in _DEEP or self._is_deep_png else "uint8",
+            "uint16" if self._is_deep else "uint8",
             has_alpha=image.mode in ("LA", "RGBA", "PA"),
             is_colour=image.mode in _COLOUR and not is_indexed,
             is_lossy=_is_lossy(image, self._file),
@@ -117,7 +122,9 @@ class PillowFile(OpenFile):
         image = self._take()
         image.draft(image.mode, (8 * size, 8 * size))  # JPEG: an eighth, in a quarter of the time
         image.load()
-        grey = (image if image.mode in _GREY | {"RGB"} else image.convert("RGB")).convert("F")
+        if image.mode not in _GREY and image.mode != "RGB":
+            image = image.convert("RGB")
+        grey = image.convert("F")
         ImageOps.exif_transpose(grey, in_place=True)
         return np.asarray(grey.resize((size, size), Image.Resampling.BOX), np.float32)
 
@@ -130,14 +137,16 @@ class PillowFile(OpenFile):
         width, height = image.size
         target = scaled_size(height, width, scale)
         image.draft(image.mode, target[::-1])  # JPEG: decoded at 1/2, 1/4 or 1/8
-        is_turned = _orientation(image) >= 5
-        pixels = _read_by_opencv(image, wanted, self._file, width)
-        if pixels is None and self._is_deep_png:
-            pixels = _read_deep_png(self._file, wanted.channels, self.path)
-            pixels = np.ascontiguousarray(upright(pixels, _orientation(image)))
-        if pixels is None:
+        orientation = _orientation(image)
+        if self._is_deep_png:
+            stored = _decode_deep_png(self._file, wanted.channels, self.path)
+        else:
+            stored = _decode_by_opencv(image, wanted, self._file, width)
+        if stored is None:
             pixels = decode(image, wanted, self.path)
-        return pixels, target[::-1] if is_turned else target
+        else:
+            pixels = np.ascontiguousarray(upright(stored, orientation))
+        return pixels, target if orientation < 5 else target[::-1]
 
     def read_mask(self, scale: float) -> NDArray[Any]:
         """Return a mask's values (H, W) or colours (H, W, 3), in the file's own type.
@@ -173,10 +182,10 @@ def _orientation(image: Image.Image) -> int:
     return int(image.getexif().get(0x0112, 1))
 
 
-def _read_by_opencv(
+def _decode_by_opencv(
     image: Image.Image, wanted: ImageFormat, file: IO[bytes], width: int
 ) -> Pixels | None:
-    """Return a whole colour JPEG or WebP by OpenCV: Pillow's pixels, in less time and memory.
+    """Return the stored pixels of a colour JPEG or WebP: Pillow's, in less time and memory.
 
     None for other files, and for truncated ones: OpenCV would fill them up with grey.
     """
@@ -190,10 +199,10 @@ def _read_by_opencv(
     reduction = round(width / image.size[0])  # as draft() has chosen: 1, 2, 4 or 8
     flag = getattr(cv2, f"IMREAD_REDUCED_COLOR_{reduction}", cv2.IMREAD_COLOR)
     decoded = cv2.imdecode(stored, flag | cv2.IMREAD_IGNORE_ORIENTATION)
-    if decoded is None or decoded.shape[:2] != (image.size[1], image.size[0]):
+    if decoded is None or decoded.shape[:2] != (image.height, image.width):
         return None
-    pixels = cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB, dst=decoded)
-    return cast(Pixels, np.ascontiguousarray(upright(pixels, _orientation(image))))
+    colour: Pixels = cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB, dst=decoded)
+    return colour
 
 
 def decode(image: Image.Image, wanted: ImageFormat, source: Path | str) -> Pixels:
@@ -219,7 +228,10 @@ def _read_bytes(file: IO[bytes]) -> NDArray[np.uint8]:
 
 def _palette(image: Image.Image) -> tuple[tuple[int, int, int], ...]:
     flat = image.getpalette("RGB") or []
-    return tuple(zip(flat[::3], flat[1::3], flat[2::3], strict=False))
+    reds = flat[::3]
+    greens = flat[1::3]
+    blues = flat[2::3]
+    return tuple(zip(reds, greens, blues, strict=False))
 
 
 def _is_lossy(image: Image.Image, file: IO[bytes]) -> bool:
@@ -229,13 +241,14 @@ def _is_lossy(image: Image.Image, file: IO[bytes]) -> bool:
     return b"VP8L" not in file.read(_HEAD)  # the part of lossless pixels
 
 
-def _read_deep_png(file: IO[bytes], channels: int, path: Path) -> Pixels:
+def _decode_deep_png(file: IO[bytes], channels: int, path: Path) -> Pixels | None:
     import cv2
 
     stored = cv2.imdecode(_read_bytes(file), cv2.IMREAD_UNCHANGED)
     if stored is None:
         raise UserError(f"{path}: corrupt or truncated; replace it")
     if stored.ndim == 2 or stored.shape[2] == 2:
-        return cast(Pixels, np.atleast_3d(stored)[..., :1])
+        return np.atleast_3d(stored)[..., :1]
     order = cv2.COLOR_BGR2RGB if stored.shape[2] == 3 else cv2.COLOR_BGRA2RGBA
-    return cast(Pixels, cv2.cvtColor(stored, order, dst=stored)[..., : max(channels, 3)])
+    colour: Pixels = cv2.cvtColor(stored, order, dst=stored)
+    return colour[..., : max(channels, 3)]

@@ -100,8 +100,9 @@ def find_readers(paths: Iterable[Path]) -> list[type[OpenFile]]:
 def describe_readers(paths: Iterable[Path]) -> list[str]:
     """Return the digests of the source code of files' readers, except this package's."""
     names = {_name_reader(path.suffix.lower()) for path in paths}
-    texts = read_sources(("readers", name) for name in names).values()
-    return sorted(hashlib.sha256(text.encode()).hexdigest()[:8] for text in texts)
+    sources = read_sources(("readers", name) for name in names)
+    digests = [hashlib.sha256(text.encode()).hexdigest()[:8] for text in sources.values()]
+    return sorted(digests)
 
 
 class Source(AbstractContextManager["Source"]):
@@ -112,7 +113,8 @@ class Source(AbstractContextManager["Source"]):
     """
 
     def __init__(self, path: Path, planes: bool = False) -> None:
-        self.path, self._planes = path, planes
+        self.path = path
+        self._planes = planes
         self._opened: OpenFile | None = None
 
     def __reduce__(self) -> tuple[type[Source], tuple[Path, bool]]:
@@ -120,7 +122,8 @@ class Source(AbstractContextManager["Source"]):
 
     def close(self, *_: object) -> None:
         """Close the file; using it again opens it again."""
-        opened, self._opened = self._opened, None
+        opened = self._opened
+        self._opened = None
         if opened is not None:
             opened.close()
 
@@ -160,8 +163,9 @@ class Source(AbstractContextManager["Source"]):
         """Size and format; pixels are not decoded."""
         with self.reading() as opened:
             header = opened.header
-        is_one = self._planes and header.channels != 3  # a mask's planes become one channel
-        return replace(header, channels=1) if is_one else header
+        if self._planes and header.channels != 3:  # a mask's planes become one channel
+            return replace(header, channels=1)
+        return header
 
     def image(
         self, wanted: ImageFormat, *, scale: float = 1.0
@@ -189,7 +193,8 @@ class Source(AbstractContextManager["Source"]):
         with self.reading() as opened:
             values = opened.read_mask(scale)
         if values.ndim == 2:
-            return values if values.dtype == np.uint8 else values.astype(np.int32, copy=False)
+            dtype = np.uint8 if values.dtype == np.uint8 else np.int32
+            return values.astype(dtype, copy=False)
         if values.min() < 0 or values.max() > 255:
             raise UserError(
                 f"{self.path}: colours beyond 0 to 255; save the mask with 8 bit, or in grey"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +11,8 @@ from numpy.typing import NDArray
 from unet_ddp.data.readers.base import ImageFormat, Pixels, bits_of
 from unet_ddp.errors import UserError, count_of
 
-Value = TypeVar("Value", bound=np.generic)
-
-_BANDS = 64  # OpenCV takes no more than 128 at a time,
-_AREA_BANDS = (
-    4  # and for means of areas no more than these where a side is no multiple of the new one
-)
+_BANDS = 64  # at a time: OpenCV takes no more than 128,
+_AREA_BANDS = 4  # and for means of areas no more than 4 where a side is no multiple of the new one
 
 
 def scaled_size(height: int, width: int, scale: float) -> tuple[int, int]:
@@ -34,28 +29,25 @@ def resize_area(pixels: Pixels, size: tuple[int, int]) -> Pixels:
         return pixels
     import cv2
 
-    shrinks = size[0] <= pixels.shape[0] and size[1] <= pixels.shape[1]
-    at_once = _AREA_BANDS if shrinks else _BANDS
-    parts = [
-        np.atleast_3d(
-            cv2.resize(
-                np.ascontiguousarray(pixels[..., first : first + at_once]),
-                (size[1], size[0]),
-                interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR,
-            )
-        )
-        for first in range(0, pixels.shape[2], at_once)
-    ]
-    return cast(Pixels, parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2))
+    method = cv2.INTER_LINEAR
+    at_once = _BANDS
+    if size[0] <= pixels.shape[0] and size[1] <= pixels.shape[1]:
+        method = cv2.INTER_AREA
+        at_once = _AREA_BANDS
+    parts = []
+    for first in range(0, pixels.shape[2], at_once):
+        bands = np.ascontiguousarray(pixels[..., first : first + at_once])
+        parts.append(np.atleast_3d(cv2.resize(bands, size[::-1], interpolation=method)))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
 
 
-def resize_nearest(pixels: NDArray[Value], size: tuple[int, int]) -> NDArray[Value]:
+def resize_nearest(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     """Return `pixels` (H, W, …) at `size` (height, width): the value at each new pixel's centre."""
-    rows, columns = (
-        ((np.arange(new) + 0.5) * old / new).astype(np.intp)
-        for new, old in zip(size, pixels.shape, strict=False)
-    )
-    return cast(NDArray[Value], pixels[rows].take(columns, axis=1))
+    height, width = size
+    rows = (np.arange(height) + 0.5) * pixels.shape[0] / height
+    columns = (np.arange(width) + 0.5) * pixels.shape[1] / width
+    nearest: Pixels = pixels[rows.astype(np.intp)].take(columns.astype(np.intp), axis=1)
+    return nearest
 
 
 def fit_pixels(
@@ -75,15 +67,17 @@ def fit_pixels(
             no-data value.
     """
     pixels = _convert(pixels, wanted, source, has_alpha=has_alpha)
-    nodata_mask = None if wanted.nodata is None else find_nodata(pixels, wanted.nodata)
-    if nodata_mask is not None and nodata_mask.any():
-        pixels = pixels.copy()
-        pixels[nodata_mask] = np.array(wanted.fill or 0, pixels.dtype)
-        nodata_mask = resize_area(nodata_mask[..., None].astype(np.float32), size)[..., 0] > 0
-    elif nodata_mask is not None:
+    nodata_mask = None
+    if wanted.nodata is not None:
+        is_empty = find_nodata(pixels, wanted.nodata)
         nodata_mask = np.zeros(size, bool)
+        if is_empty.any():
+            pixels = pixels.copy()
+            pixels[is_empty] = np.array(wanted.fill or 0, pixels.dtype)
+            empty_share = resize_area(is_empty[..., None].astype(np.float32), size)
+            nodata_mask = empty_share[..., 0] > 0
     if pixels.dtype == np.float32 and not np.isfinite(pixels).all():
-        count = int((~np.isfinite(pixels)).any(axis=2).sum())
+        count = int((~np.isfinite(pixels).all(axis=2)).sum())
         raise UserError(
             f"{source}: nan or infinity in {count_of(count, 'pixel')}; fix it, or train with --nodata nan to ignore "
             "such pixels"
@@ -96,9 +90,10 @@ def find_nodata(pixels: Pixels, nodata: float) -> NDArray[np.bool_]:
 
     In 8-bit images, where it is also a usual value, they have it in all channels.
     """
-    empty = np.isnan(pixels) if math.isnan(nodata) else np.equal(pixels, nodata)
+    is_nodata = np.isnan(pixels) if math.isnan(nodata) else pixels == nodata
     in_channels = np.all if pixels.dtype == np.uint8 else np.any
-    return cast(NDArray[np.bool_], in_channels(empty, axis=2))
+    found: NDArray[np.bool_] = in_channels(is_nodata, axis=2)
+    return found
 
 
 def _convert(pixels: Pixels, wanted: ImageFormat, source: Path | str, *, has_alpha: bool) -> Pixels:
@@ -112,8 +107,9 @@ def _convert(pixels: Pixels, wanted: ImageFormat, source: Path | str, *, has_alp
     if found == wanted.channels:
         return pixels
     if found == 1 and wanted.channels == 3:
-        return cast(Pixels, np.repeat(pixels, 3, axis=2))
+        return np.repeat(pixels, 3, axis=2)
     if found - 1 == wanted.channels and has_alpha:
         return pixels[..., :-1]
-    has = count_of(found, "channel")
-    raise UserError(f"{source}: {has}, the network takes {wanted.channels}; convert it")
+    raise UserError(
+        f"{source}: {count_of(found, 'channel')}, the network takes {wanted.channels}; convert it"
+    )

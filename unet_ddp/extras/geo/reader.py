@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,5 +169,5 @@ class MapRows:
         """Return the rows `top` to `bottom`, with no-data pixels filled; see `MapFile.check_rows`."""
         self._file.check_rows(bottom - top)
         stored = self._file.read_bands(self._bands, ((top, bottom), (0, self.width)))
-        pixels = cast(Pixels, stored.astype(self._wanted.dtype, copy=False))
+        pixels = stored.astype(self._wanted.dtype, copy=False)
         return fit_pixels(pixels, self._wanted, (bottom - top, self.width), self._file.path)[0]

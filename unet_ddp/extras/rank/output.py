@@ -9,7 +9,7 @@ from typing import TextIO
 
 import numpy as np
 
-from unet_ddp.checks.rules import ALIKE, normalise
+from unet_ddp.checks.near_duplicates import ALIKE, normalise
 from unet_ddp.checks.scan import THUMBNAIL
 from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.labels import Labels
