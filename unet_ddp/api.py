@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -63,8 +63,10 @@ class TrainedRun:
         Raises:
             UserError: metrics.csv is corrupt.
         """
-        rows = read_rows(self.path / "metrics.csv")
-        return [{name: float(value or "nan") for name, value in row.items()} for row in rows]
+        metrics = []
+        for row in read_rows(self.path / "metrics.csv"):
+            metrics.append({name: float(value or "nan") for name, value in row.items()})
+        return metrics
 
     def predictor(self, **options: Any) -> Predictor:
         """Return a predictor of the run's best network; without validation, of its last one.
@@ -103,7 +105,9 @@ def train(**settings: Any) -> TrainedRun:
         SystemExit: another signal has stopped the run, or it failed on ranks that torchrun started.
     """
     began = time.monotonic()  # this process may have worked for hours before
-    argv = [word for name, value in settings.items() for word in _to_words(name, value)]
+    argv: list[str] = []
+    for name, value in settings.items():
+        argv += _to_words(name, value)
     config: TrainConfig = parse_train(argv)
     launch, entrypoint = config.launch, partial(command.train, began=began)
     if "RANK" in os.environ:
@@ -134,20 +138,18 @@ def _join_ranks(entrypoint: Entrypoint[TrainConfig], config: TrainConfig) -> int
 # -- settings as a command line ------------------------------------------------------------
 
 
-def _to_words(name: str, value: Any) -> Iterator[str]:
-    """Yield the words of a command line that give a setting."""
+def _to_words(name: str, value: Any) -> list[str]:
+    """Return the words of a command line that give a setting."""
     flag = as_flag(name)
     if value is None:
-        return
+        return []
     if value is True:
-        yield flag
-    elif value is False:
-        yield as_flag(f"no_{name}")
-    elif isinstance(value, (list, tuple)):
-        yield flag
-        yield from (_to_text(name, item) for item in value)
-    else:
-        yield f"{flag}={_to_text(name, value)}"
+        return [flag]
+    if value is False:
+        return [as_flag(f"no_{name}")]
+    if isinstance(value, (list, tuple)):
+        return [flag, *(_to_text(name, item) for item in value)]
+    return [f"{flag}={_to_text(name, value)}"]
 
 
 def _to_text(name: str, value: Any) -> str:
@@ -156,9 +158,10 @@ def _to_text(name: str, value: Any) -> str:
         return str(value)
     module, own = value.__module__, value.__qualname__
     if module == "__main__" or "<" in own:
+        last = own.split(".")[-1]
         raise UserError(
             f"{name}={own}: other processes can't import it from here; write it into a file, in a "
-            f'notebook by a cell that begins with %%writefile parts.py, and use {name}="parts:{own.split(".")[-1]}"'
+            f'notebook by a cell that begins with %%writefile parts.py, and use {name}="parts:{last}"'
         )
     return f"{module}:{own}"
 
@@ -195,7 +198,8 @@ def _train_in_others(argv: list[str]) -> int:
         for thread in threads:
             thread.join()
     if mistakes:
-        raise (UserError if status == MISTAKE else RunError)("; ".join(mistakes))
+        said = "; ".join(mistakes)
+        raise UserError(said) if status == MISTAKE else RunError(said)
     if status == FAULT:
         raise RunError("a process of the run failed; its traceback is above")
     return status if status >= 0 else 128 - status
@@ -227,9 +231,10 @@ def _follow(stream: IO[bytes] | None, show: Callable[[str], object]) -> threadin
     """Return a thread that shows each line of a stream, if there is one, until its end."""
 
     def read() -> None:
-        # A bar's line ends by a carriage return, which stays one.
-        for line in io.TextIOWrapper(stream, "utf-8", "replace", newline="") if stream else ():
-            show(line)
+        if stream is not None:
+            # A bar's line ends by a carriage return, which stays one.
+            for line in io.TextIOWrapper(stream, "utf-8", "replace", newline=""):
+                show(line)
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()

@@ -95,13 +95,13 @@ def refuse_special(path: Path) -> None:
         raise UserError(f"{path}: is a pipe, socket or device, not a file; remove it")
 
 
-def open_own(path: Path, mode: str, newline: str | None = None) -> IO[str]:
+def open_own(path: Path, mode: str) -> IO[str]:
     """Open a text file to append to it; a symbolic link in its place is an OSError."""
 
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
-    return open(path, mode, newline=newline, encoding="utf-8", opener=opener)
+    return open(path, mode, encoding="utf-8", opener=opener)
 
 
 @contextmanager
@@ -111,7 +111,9 @@ def write_errors(path: Path, advice: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         reason = f"{path}: can't be written: {error.strerror or error}"
-        raise UserError(f"{reason}; {advice}" if advice else reason) from None
+        if advice:
+            reason += f"; {advice}"
+        raise UserError(reason) from None
 
 
 def cache_folder(*, warns: bool = True) -> Path | None:
@@ -160,10 +162,13 @@ def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[s
                 found.append(path.stat()[1:3])
         return found
 
-    known = {key: each for each in inputs for key in keys(each[1])}
+    known = {}
+    for kind, path in inputs:
+        known.update(dict.fromkeys(keys(path), f"{kind} {path}"))
     for flag, path in outputs:
-        for kind, source in (known[key] for key in keys(path) if key in known):
-            raise UserError(f"{flag} {path}: would replace the {kind} {source}; name another file")
+        for key in keys(path):
+            if key in known:
+                raise UserError(f"{flag} {path}: would replace the {known[key]}; name another file")
 
 
 def check_writable(folder: Path, flag: str) -> None:
@@ -176,8 +181,10 @@ def check_writable(folder: Path, flag: str) -> None:
         if existing.is_dir():
             with tempfile.TemporaryFile(dir=existing):
                 return
+    except PermissionError:
+        reason = "no permission"
     except OSError as error:
-        reason = "no permission" if isinstance(error, PermissionError) else error.strerror or "?"
+        reason = error.strerror or "?"
     raise UserError(f"{folder}: can't be written: {reason}; choose another folder with {flag}")
 
 
@@ -230,12 +237,14 @@ def remove_stale(files: Iterable[Path]) -> None:
 
 @contextmanager
 def _handling(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> Iterator[None]:
-    heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]  # by nohup
-    before = [signal.signal(number, handler) for number in heard]
+    before = {}
+    for number in numbers:
+        if signal.getsignal(number) != signal.SIG_IGN:  # by nohup
+            before[number] = signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, restored in zip(heard, before, strict=True):
+        for number, restored in before.items():
             signal.signal(number, restored)
 
 

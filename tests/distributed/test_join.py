@@ -119,7 +119,6 @@ def test_torchrun_s_variables_give_the_place(
         "rank": 5,
         "world_size": 8,
         "timeout": patience,
-        "device_id": None,
     }
     assert calls == [
         ("threads", 2),  # 8 cores for 4 processes

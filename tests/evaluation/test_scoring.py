@@ -16,7 +16,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import decide, decode, resize, score_pairs
-from unet_ddp.metrics.counts import Counts, confusion
+from unet_ddp.metrics.counts import Counts
 from unet_ddp.prediction.activation import SOFTMAX
 from unet_ddp.prediction.predictor import Predictor
 
@@ -218,7 +218,7 @@ def test_the_masks_that_are_scored_are_those_that_predict_writes_to_the_bit(
     sample = dataset.read(0)
     band = decide(predictor.logits(sample.image), threshold, SOFTMAX)
     assert np.array_equal(decode(labels, band, sample.truth[0].numpy()), written)
-    table = confusion(torch.from_numpy(written)[None], sample.truth, labels.num_classes)
+    table = Counts.confuse(torch.from_numpy(written)[None], sample.truth, labels.num_classes)
     assert evaluation.confusion.tolist() == table.tolist()
     best = Counts.of(
         predictor.logits(sample.image), sample.truth

@@ -13,7 +13,7 @@ from torch._subclasses import fake_tensor
 from tests.operations import Operations
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.metrics import counts as counting
-from unet_ddp.metrics.counts import BINS, Counts, confidence, confusion, histogram
+from unet_ddp.metrics.counts import BINS, Counts, confidence, histogram
 
 
 def random_batch(rng: np.random.Generator, classes: int) -> tuple[Tensor, Tensor]:
@@ -57,12 +57,12 @@ def test_every_pixel_that_is_not_ignored_is_counted_once(
 def test_rows_are_the_truth_and_columns_the_prediction() -> None:
     truth = torch.tensor([[[0, 0, 0, 1, 2, IGNORE_ID]]], dtype=torch.uint8)
     predicted = torch.tensor([[[0, 1, 1, 1, 0, 2]]])
-    assert confusion(predicted, truth, 3).tolist() == [[1, 2, 0], [0, 1, 0], [1, 0, 0]]
+    assert Counts.confuse(predicted, truth, 3).tolist() == [[1, 2, 0], [0, 1, 0], [1, 0, 0]]
 
 
 def test_class_ids_above_15_do_not_overflow_a_byte() -> None:
     truth, predicted = torch.full((1, 1, 1), 199, dtype=torch.uint8), torch.full((1, 1, 1), 198)
-    table = confusion(predicted, truth, 200)
+    table = Counts.confuse(predicted, truth, 200)
     assert table[199, 198] == table.sum() == 1
 
 

@@ -21,7 +21,7 @@ def pixels(number: int) -> Tensor:
 
 
 def copies(network: nn.Module) -> dict[Tensor, Tensor]:
-    return dict(copies_of(snapshot_buffers(network.buffers())))
+    return copies_of(snapshot_buffers(network.buffers()))
 
 
 def moments(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from unet_ddp.extras.cloud import Url, put
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.files import as_path
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
+from unet_ddp.prediction.outputs.base import ImageFiles, Output, open_outputs
 from unet_ddp.prediction.paths import find_done, find_existing, name_outputs
 
 LABELS = Labels((0, 1), names=("road", "car"))
@@ -186,6 +186,17 @@ def test_no_output_replaces_an_input_or_another_output(
     with pytest.raises(UserError) as caught:
         outputs(*images.split(), **{"overwrite": True, **options})
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+
+
+def test_the_folder_of_each_file_of_an_own_output_is_checked_before_the_first_image() -> None:
+    class Elsewhere(Output):
+        def files(self, image: ImageFiles) -> Sequence[Path]:
+            return [Path("a.jpg/size.json")]
+
+    config = PredictConfig(("q/b.png",))
+    kinds = [Elsewhere(config, LABELS, ImageFormat(3))]
+    with pytest.raises(UserError, match=r"a\.jpg: can't be written: .*a\.jpg is a file"):
+        name_outputs([Path("q/b.png")], config, LABELS, kinds)
 
 
 def test_an_image_is_done_when_all_its_files_exist() -> None:

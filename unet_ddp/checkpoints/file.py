@@ -123,10 +123,9 @@ def load_or_previous(path: Path) -> tuple[Content, Path, str]:
     try:
         return load(path), path, ""
     except UserError as error:
-        if not older.is_file():
-            raise
-        with contextlib.suppress(UserError):
-            return load(older), older, f"warning: {error}; using {older} instead"
+        if older.is_file():
+            with contextlib.suppress(UserError):
+                return load(older), older, f"warning: {error}; using {older} instead"
         raise
 
 
@@ -186,12 +185,12 @@ def _check_archive(path: Path, *, checksums: bool) -> None:
     with zipfile.ZipFile(path) as archive:
         if any(record.compress_type != zipfile.ZIP_STORED for record in archive.infolist()):
             raise UserError(f"{path}: refused: its records are compressed, torch's never are")
+        corrupt = archive.testzip() if checksums else None
         # Such a flag is a flipped bit: torch would read a directory, and with it zeros, as weights.
         flagged = [r.filename for r in archive.infolist() if r.external_attr & _IS_DIRECTORY]
-        broken = archive.testzip() if checksums else None
-        corrupt = broken or next(iter(flagged), None)
-    if corrupt is not None:
-        raise UserError(f"{path}: corrupt at {corrupt}; use another checkpoint of the run")
+    for name in (corrupt, *flagged):
+        if name is not None:
+            raise UserError(f"{path}: corrupt at {name}; use another checkpoint of the run")
 
 
 def _check_tensors(path: Path, content: object) -> None:
@@ -208,8 +207,8 @@ def _check_tensors(path: Path, content: object) -> None:
             pending += item
         elif isinstance(item, Tensor):
             is_plain = item.device.type == "cpu" and item.layout == torch.strided
-            is_plain = is_plain and not item.is_quantized and not item.is_complex()
-            if not is_plain or item.nbytes > item.untyped_storage().nbytes():
+            is_odd = not is_plain or item.is_quantized or item.is_complex()
+            if is_odd or item.nbytes > item.untyped_storage().nbytes():
                 shape = shorten(list(item.shape))
                 raise UserError(
                     f"{path}: refused: a tensor {shape} whose numbers are not all in the file; save it "
@@ -241,8 +240,9 @@ def copy_to_host(content: Any) -> Any:
     def copy(item: Any) -> Any:
         nonlocal has_gpu
         if isinstance(item, Tensor):
+            if item.is_cuda:
+                has_gpu = True
             if id(item) not in copies:
-                has_gpu |= item.is_cuda
                 copies[id(item)] = item.detach().to("cpu", copy=True, non_blocking=True)
             return copies[id(item)]
         if isinstance(item, dict):

@@ -52,9 +52,9 @@ def read_owned(folder: Path) -> set[str]:
     listed = _read_list(folder)
     if listed is not None:
         return {name for name in listed if not _staged(folder / name).exists()}
-    if not any((folder / name).is_file() for name in ("last.pt", "last.1.pt")):
-        return set()
-    return _find_named(folder)
+    if (folder / "last.pt").is_file() or (folder / "last.1.pt").is_file():
+        return _find_named(folder)
+    return set()
 
 
 def _read_list(folder: Path) -> set[str] | None:
@@ -96,10 +96,14 @@ def _write_list(folder: Path, names: set[str]) -> None:
 
 def settle_list(folder: Path) -> None:
     """Complete or remove what kills have left unfinished, and take off the list what is gone."""
-    for path in (folder / name for name in _read_list(folder) or ()):
+    for name in _read_list(folder) or ():
+        path = folder / name
         if _staged(path).exists() and not os.path.lexists(path):
             _staged(path).replace(path)
-    _remove_staged(folder, [p for name in _NAMES for p in folder.glob(str(_staged(Path(name))))])
+    staged: list[Path] = []
+    for name in _NAMES:
+        staged += folder.glob(str(_staged(Path(name))))
+    _remove_staged(folder, staged)
     for temporary in chain(folder.glob(".*.tmp"), folder.glob("evaluation/.*.tmp")):
         path = temporary.with_name(temporary.name[1:].rsplit(".", 3)[0].removeprefix(".new."))
         if path.name == LIST or is_name_of_run(str(path.relative_to(folder))):
@@ -125,18 +129,19 @@ def may_write(config: TrainConfig, name: str) -> bool:
     """
     from unet_ddp.settings import called  # tyro, which prediction needs not
 
-    number = name.removeprefix("epoch_").removesuffix(".pt")
+    number, every = name.removeprefix("epoch_").removesuffix(".pt"), config.run.save_every
     if number.isdecimal() and int(number) and name == f"epoch_{int(number):04d}.pt":
-        return config.run.save_every > 0 and int(number) % config.run.save_every == 0
-    return name in FILES and (
-        name != "profile.json" or "profile" in called(config.launch, "callbacks")
-    )
+        return every > 0 and int(number) % every == 0
+    if name == "profile.json":
+        return "profile" in called(config.launch, "callbacks")
+    return name in FILES
 
 
 def find_owned(folder: Path) -> list[Path]:
     """Return the existing files in `folder` that runs have written."""
     names = read_owned(folder) | {path.name for path in folder.glob(_EVENTS)}
-    return [path for path in (folder / name for name in sorted(names)) if path.is_file()]
+    paths = [folder / name for name in sorted(names)]
+    return [path for path in paths if path.is_file()]
 
 
 def find_checkpoints(folder: Path) -> list[Path]:
@@ -191,10 +196,11 @@ def record_owned(folder: Path, names: Iterable[str]) -> None:
 
 def check_free(folder: Path, names: Iterable[str]) -> None:
     """Raise a UserError if files in `folder` have one of `names` and are the user's."""
-    foreign = sorted(folder / name for name in set(names) - read_owned(folder))
-    foreign = [path for path in foreign if os.path.lexists(path)]
+    paths = sorted(folder / name for name in set(names) - read_owned(folder))
+    foreign = [str(path) for path in paths if os.path.lexists(path)]
     if foreign:
-        what, it = join_some([*map(str, foreign)], _SHOWN), "it" if len(foreign) == 1 else "them"
+        it = "it" if len(foreign) == 1 else "them"
+        what = join_some(foreign, _SHOWN)
         raise UserError(f"{what}: not of the run, which would replace {it}: rename {it}")
 
 

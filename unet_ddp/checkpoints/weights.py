@@ -21,6 +21,7 @@ from unet_ddp.plugins import find
 
 RUNS = Path("checkpoints")  # where runs are saved without --checkpoints
 _DAY = 86400.0
+_OURS = {"architecture", "labels", "preprocessing"}  # what our checkpoints have besides weights
 
 State = dict[str, Tensor]
 
@@ -52,7 +53,7 @@ def read_model(path: Path, scale: float | None = None) -> SavedModel:
         UserError: no checkpoint, or one without weights, or the scale is known or out of range.
     """
     content = load(path)
-    if not _is_ours(content):
+    if not content.keys() >= _OURS:
         model: SavedModel = find("extras", "foreign_weights")(path, content)
         if scale is None or model.preprocessing is None:
             return model
@@ -68,12 +69,15 @@ def read_model(path: Path, scale: float | None = None) -> SavedModel:
     run: Content = {name: content[name] for name in ("config", "names", "best") if name in content}
     if "optimizer" in content:  # last.pt: its weights are another epoch's than the best
         run.pop("best", None)
-    described = about.architecture, about.labels, about.preprocessing
-    return SavedModel(about.ema or about.model, *described, [], about.threshold, run)
-
-
-def _is_ours(content: Content) -> bool:
-    return {"architecture", "labels", "preprocessing"} <= content.keys()
+    return SavedModel(
+        about.ema or about.model,
+        about.architecture,
+        about.labels,
+        about.preprocessing,
+        [],
+        about.threshold,
+        run,
+    )
 
 
 def build_blank(architecture: Architecture, source: Path) -> nn.Module:
@@ -116,14 +120,17 @@ def check_weights(wanted: Mapping[str, Tensor], state: State, source: Path) -> N
     Raises:
         UserError: they differ; the first few are named.
     """
-    differences = {
-        name: _compare(state.get(name), wanted.get(name)) for name in {**wanted, **state}
-    }
-    problems = [f"{name} {text}" for name, text in differences.items() if text]
+    problems = []
+    for name in {**wanted, **state}:
+        difference = _compare(state.get(name), wanted.get(name))
+        if difference:
+            problems.append(f"{name} {difference}")
     if problems:
-        more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+        shown = "; ".join(problems[:3])
+        if len(problems) > 3:
+            shown += f"; and {len(problems) - 3} more"
         raise UserError(
-            f"{source}: these weights belong to another network: {'; '.join(problems[:3])}{more}; "
+            f"{source}: these weights belong to another network: {shown}; "
             "use the flags it was trained with"
         )
     bad = find_not_finite(state)
@@ -143,8 +150,8 @@ def _compare(found: Tensor | None, wanted: Tensor | None) -> str:
     if wanted.is_floating_point() and not found.is_floating_point():
         return f"is {str(found.dtype).removeprefix('torch.')}"
     if found.shape != wanted.shape:
-        shapes = [", ".join(map(str, tensor.shape)) for tensor in (found, wanted)]
-        return f"is ({shapes[0]}) in the file, ({shapes[1]}) in the network"
+        own, other = ", ".join(map(str, found.shape)), ", ".join(map(str, wanted.shape))
+        return f"is ({own}) in the file, ({other}) in the network"
     return ""
 
 
@@ -177,15 +184,17 @@ def list_runs(folder: Path = RUNS) -> dict[Path, float]:
         for path in (folder / name, *folder.glob(f"*/{name}")):
             if path.is_file():
                 times[path.parent] = max(times.get(path.parent, 0.0), path.stat().st_mtime)
-    return {run: times[run] for run in sorted(times, key=lambda run: -times[run])}
+    return dict(sorted(times.items(), key=lambda item: -item[1]))
 
 
 def _check_alike(runs: Mapping[Path, float], folder: Path, typed: str) -> None:
     """Check that of the runs that were saved within a day of the newest, all are for the same data."""
     kinds: dict[str, Path] = {}
+    newest = max(runs.values())
     for run, saved in runs.items():
-        if max(runs.values()) - saved < _DAY:
-            kinds.setdefault(_describe_data(best_of(run)), best_of(run))
+        if newest - saved < _DAY:
+            best = best_of(run)
+            kinds.setdefault(_describe_data(best), best)
     kinds.pop("", None)
     if len(kinds) > 1:
         choices = [f"{typed.format(quote(str(path)))} ({data})" for data, path in kinds.items()]
@@ -198,7 +207,7 @@ def _describe_data(path: Path) -> str:
     """Return the channels and classes of a network; empty if its checkpoint can't be read."""
     try:
         content = load(path, mapped=True)
-        if not _is_ours(content):
+        if not content.keys() >= _OURS:
             return "of another program"
         about = check_content(Description, path, content)
     except UserError:
@@ -208,5 +217,5 @@ def _describe_data(path: Path) -> str:
 
 def best_of(run: Path) -> Path:
     """Return a run's best.pt, or last.pt if it has that alone, as one without validation."""
-    has_best = (run / "best.pt").is_file() or not (run / "last.pt").is_file()
-    return run / ("best.pt" if has_best else "last.pt")
+    best, last = run / "best.pt", run / "last.pt"
+    return last if last.is_file() and not best.is_file() else best

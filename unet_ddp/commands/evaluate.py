@@ -105,7 +105,8 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
     if world.device.type == "cpu":
         torch.set_num_threads(1)  # their number decides the last bits of a convolution
     use_own_readers(config.reader)
-    job, compare = world.on_main(lambda: find_job(config)), None
+    job = world.on_main(lambda: find_job(config))
+    compare = None
     if called(config, "score_other"):
         compare = find("extras", "score_other")(config, job, world)
     scored = score(config, job, world)
@@ -117,15 +118,25 @@ def score(
     config: EvaluateConfig, job: Job, world: World
 ) -> tuple[Evaluation, Predictor, EvaluationDataset]:
     """Return the scores of a job's model on its pairs, and what they were scored with, on every rank."""
-    bfloat16 = all(world.gather(predicts_in_bfloat16(config.precision)))
     loaded = build_model(
-        job.model, job.source, world.device, fold=False, bfloat16=bfloat16, network=config.network
+        job.model,
+        job.source,
+        world.device,
+        fold=False,
+        bfloat16=all(world.gather(predicts_in_bfloat16(config.precision))),
+        network=config.network,
     )
     predictor = Predictor([loaded], device=world.device)
     resize_masks = resizes_masks(job.model.run)
     dataset = EvaluationDataset(job.pairs, predictor, full_size=True, resize_masks=resize_masks)
-    how = {"threshold": job.threshold, "tolerance": config.tolerance}
-    evaluation = score_pairs(predictor, dataset, world, **how, workers=config.workers)
+    evaluation = score_pairs(
+        predictor,
+        dataset,
+        world,
+        threshold=job.threshold,
+        tolerance=config.tolerance,
+        workers=config.workers,
+    )
     return evaluation, predictor, dataset
 
 
@@ -147,10 +158,11 @@ def find_job(config: EvaluateConfig) -> Job:
     source = find_model(config.model)
     if is_address(source) and config.output is None:
         raise UserError(f"{source}: name a folder for the results with --output")
-    output = (
-        as_local_path(config.output, "--output") if config.output else source.parent / "evaluation"
-    )
-    existing = [output / name for name in EVALUATION_FILES if (output / name).exists()]
+    output = source.parent / "evaluation"
+    if config.output:
+        output = as_local_path(config.output, "--output")
+    paths = [output / name for name in EVALUATION_FILES]
+    existing = [path for path in paths if path.exists()]
     if existing and not config.overwrite:
         raise UserError(f"{existing[0]} already exists; use --overwrite, or another --output")
     check_no_input([("--output", path) for path in existing], [("model", source)])
@@ -161,16 +173,15 @@ def find_job(config: EvaluateConfig) -> Job:
         raise UserError(
             f"--threshold {config.threshold}: for two classes, {source} has {labels.num_classes}"
         )
-    pairs: Pairs
     groups: dict[str, str] = {}
-    if config.images is not None and config.masks is None:
-        pairs = find("extras", "open_pack")(as_path(config.images))
-    elif config.images is not None and config.masks is not None:
-        folders = as_path(config.images), as_path(config.masks)
-        pairs = find_pairs(*folders, planes=labels.reads_planes)
-    else:
+    if config.images is None:
         data = rebuild(model.run, source, labels)
         pairs, groups = data.split.validation, data.groups
+    elif config.masks is None:
+        pairs = find("extras", "open_pack")(as_path(config.images))
+    else:
+        folders = as_path(config.images), as_path(config.masks)
+        pairs = find_pairs(*folders, planes=labels.reads_planes)
     threshold = config.threshold or model.threshold
     return Job(model, source, pairs, groups, config.images, threshold, output)
 
@@ -183,19 +194,21 @@ def finish(
     lines: Sequence[str],
 ) -> None:
     """Write the files, and print the scores and further lines, or refuse masks without one of the classes."""
-    if job.images is not None and not all(
-        true for _, true, _ in count_classes(evaluation.confusion)
-    ):
-        check_threshold(job.pairs, evaluation.labels)
-    place = "of its run's validation" if job.images is None else f"in {job.images}"
+    pixels = [true for _, true, _ in count_classes(evaluation.confusion)]
+    place = "of its run's validation"
+    if job.images is not None:
+        place = f"in {job.images}"
+        if not all(pixels):
+            check_threshold(job.pairs, evaluation.labels)
     scored = f"{count_of(len(job.pairs), 'image')} {place}"
     facts = [("model", str(job.source)), ("images", scored)]
     best = job.model.run.get("best")  # training's "score", and its "epoch" from 0
     if best is not None:
         facts.append(("trained for", count_of(best["epoch"] + 1, "epoch")))
+    facts += headline(evaluation)
     files = result_files(evaluation, {"model": str(job.source), "scored": scored})
-    title, facts = f"Evaluation of {job.source}", [*facts, *headline(evaluation)]
     render = find("extras", "render_evaluation")
+    title = f"Evaluation of {job.source}"
     files["report.html"] = render(title, facts, evaluation, predictor, dataset)
     write_results(job.output, files)
     how = predictor.labels.decision
@@ -214,10 +227,13 @@ def finish(
 
 def check_threshold(pairs: Pairs, labels: Labels) -> None:
     """Refuse masks of which all pixels are on one side of the network's threshold, though they differ."""
-    for pair in pairs if labels.threshold is not None else ():
+    if labels.threshold is None:
+        return
+    for pair in pairs:
         with pairs.local(pair.mask) as mask:
-            values = np.unique(read_mask(mask))
-        kept = values[values != labels.ignore] if labels.ignore is not None else values
+            kept = np.unique(read_mask(mask))
+        if labels.ignore is not None:
+            kept = kept[kept != labels.ignore]
         if len(kept) > 1:
             raise UserError(
                 f"{pair.mask}: all masks are on one side of --mask-threshold {labels.threshold}, with "

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tqdm import tqdm
 
@@ -49,9 +49,16 @@ def predict(config: PredictConfig, world: World) -> int:
     models = [find_model(name) for name in config.model or [None]]
     predictor = load_predictor(config, models, world)
     outputs = open_outputs(config, predictor.labels, predictor.format)
-    resolution, labels = predictor.format.ground_resolution, predictor.labels
-    how: Any = {"models": models, "ground_resolution": resolution}
-    files = world.on_main(lambda: name_outputs(images, config, labels, outputs, **how))
+    files = world.on_main(
+        lambda: name_outputs(
+            images,
+            config,
+            predictor.labels,
+            outputs,
+            models=models,
+            ground_resolution=predictor.format.ground_resolution,
+        )
+    )
     with ExitStack() as stack:
         lists = [each for each in outputs if each.path is not None]
         records = [stack.enter_context(closing(Records(each))) for each in lists]
@@ -66,13 +73,12 @@ def predict(config: PredictConfig, world: World) -> int:
 
 def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -> Predictor:
     """Load the networks and print what they are."""
+    is_fast = all(world.gather(predicts_in_bfloat16(config.precision)))  # on every host
     predictor = Predictor.from_checkpoint(
         *paths,
         device=world.device,
         scale=config.scale,
-        precision="auto"
-        if all(world.gather(predicts_in_bfloat16(config.precision)))
-        else "float32",
+        precision="auto" if is_fast else "float32",
         tile=config.tile,
         overlap=config.overlap,
         tta=config.tta,
@@ -82,10 +88,11 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
         runtime=config.runtime,
     )
     if world.is_main:
+        line = f"model: {', '.join(map(str, paths))}"
         count = 0 if config.model else len(list_runs())
-        more = f" (the newest of {count} runs; --model takes another)" if count > 1 else ""
-        print_lines(f"model: {', '.join(map(str, paths))}{more}")
-        print_lines(*(f"  {note}" for note in predictor.notes))
+        if count > 1:
+            line += f" (the newest of {count} runs; --model takes another)"
+        print_lines(line, *(f"  {note}" for note in predictor.notes))
         if predictor.format.ground_resolution is not None:
             print(f"  maps: at {predictor.format.ground_resolution:g} m on the ground")
         if predictor.threshold is not None:
@@ -104,18 +111,21 @@ def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int
     """
     failed = single_class = skipped = 0
     total = len(job.files)
-    hidden = True if total == 1 or not job.world.is_main else None
-    with tqdm(total=total, unit="image", disable=hidden, dynamic_ncols=True) as bar:
+    shown = total > 1 and job.world.is_main
+    disable = None if shown else True
+    with tqdm(total=total, unit="image", disable=disable, dynamic_ncols=True) as bar:
         for outcome in outcomes:
-            failed += bool(outcome.error)
-            single_class += bool(outcome.single_class)
-            skipped += outcome.is_skipped
-            if outcome.error:
+            line = outcome.line
+            if outcome.single_class:
+                single_class += 1
+                line += f"; warning: all of it is {outcome.single_class}"
+            if outcome.is_skipped:
+                skipped += 1
+            elif outcome.error:
+                failed += 1
                 tqdm.write(f"error: {one_line(outcome.error)}", file=sys.stderr)
-            elif outcome.line and total <= FEW:
-                only = outcome.single_class
-                warning = f"; warning: all of it is {only}" if only else ""
-                tqdm.write(one_line(outcome.line + warning))
+            elif total <= FEW:
+                tqdm.write(one_line(line))
             bar.update(min(job.world.size, total - bar.n))  # the others are about as far
     return failed, single_class, skipped
 
@@ -124,9 +134,8 @@ def print_summary(job: Job, failed: int, single_class: int, skipped: int) -> Non
     """Print how the job went."""
     total = len(job.files)
     if total > FEW:
-        print_lines(
-            f"{count_of(total - failed - skipped, 'mask')} written, e.g. {job.files[0].mask}"
-        )
+        written = count_of(total - failed - skipped, "mask")
+        print_lines(f"{written} written, e.g. {job.files[0].mask}")
         if single_class:
             print(f"warning: {single_class} of them have one class only")
     if skipped:

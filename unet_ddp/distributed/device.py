@@ -14,7 +14,6 @@ from unet_ddp.errors import UserError, count_of
 _UNKNOWN = 4 << 30  # bytes, where the system does not say
 CPUS, CPU_INFO = Path("/sys/devices/system/cpu"), Path("/proc/cpuinfo")
 CGROUP, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-_MEMORY = ("memory.max", "memory.current")
 _OUT_OF_MEMORY = (
     "can't allocate memory",
     "CUDA error: out of memory",
@@ -37,9 +36,11 @@ def pick_device(device: str, local_rank: int = 0, local_size: int = 1) -> torch.
     Raises:
         UserError: there is no GPU, or there are fewer than processes.
     """
-    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+    if device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
+        if device == "auto":
+            return torch.device("cpu")
         raise UserError("--device cuda: torch sees no GPU on this machine; use --device cpu")
     count = torch.cuda.device_count()
     is_torchrun = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # its processes see all the same
@@ -83,14 +84,15 @@ def predicts_in_bfloat16(precision: str = "auto") -> bool:
 
 def describe_untried(device: torch.device) -> list[str]:
     """Return a line if `device`, or a GPU that is left unused, was never tried with this program."""
+    lines = []
     if device.type == "cuda":
-        hip = getattr(torch.version, "hip", None)
-        return ["device: an AMD GPU through ROCm, which was never tried"] if hip else []
-    return [
-        f"device: the CPU; this machine's {name} is not used, it was never tried"
-        for name, module in (("MPS", torch.backends.mps), ("XPU", torch.xpu))
-        if module.is_available()
-    ]
+        if getattr(torch.version, "hip", None):
+            lines.append("device: an AMD GPU through ROCm, which was never tried")
+        return lines
+    for name, module in (("MPS", torch.backends.mps), ("XPU", torch.xpu)):
+        if module.is_available():
+            lines.append(f"device: the CPU; this machine's {name} is not used, it was never tried")
+    return lines
 
 
 def usable_cores(*, logical: bool = False) -> int:
@@ -102,8 +104,7 @@ def usable_cores(*, logical: bool = False) -> int:
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     processors = os.sched_getaffinity(0)
-    cores = processors if logical else {_core_of(processor) for processor in processors}
-    most = len(cores)
+    most = len(processors) if logical else len(set(map(_core_of, processors)))
     for folder in _find_cgroups():
         with suppress(OSError, ValueError):  # ValueError: "max", no limit
             quota, period = map(int, (folder / "cpu.max").read_text(encoding="ascii").split())
@@ -144,7 +145,8 @@ def total_memory(device: torch.device) -> int:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether torch, or a library it calls, could not allocate memory."""
-    return isinstance(error, torch.OutOfMemoryError) or any(m in str(error) for m in _OUT_OF_MEMORY)
+    said = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(part in said for part in _OUT_OF_MEMORY)
 
 
 def _read_meminfo(name: str) -> int:
@@ -160,7 +162,8 @@ def _read_limits() -> list[tuple[int, int]]:
     found = []
     for folder in _find_cgroups():
         with suppress(OSError, ValueError):  # ValueError: "max", no limit
-            limit, used = (int((folder / name).read_text(encoding="ascii")) for name in _MEMORY)
+            limit = int((folder / "memory.max").read_text(encoding="ascii"))
+            used = int((folder / "memory.current").read_text(encoding="ascii"))
             found.append((limit, used))
             text = (folder / "memory.stat").read_text(encoding="ascii")
             spare = int(text.partition("\ninactive_file ")[2].split("\n")[0])  # files': given back

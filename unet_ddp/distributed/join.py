@@ -71,21 +71,19 @@ def _open_groups(
     # would outlive `leave`, and one that lets a tensor go at Python's end aborts a run that ended well.
     with contextlib.suppress(ImportError):
         importlib.import_module("torch.distributed.nn.functional")
-    is_gpu = device.type == "cuda"
+    place: Any = {"store": store, "rank": rank, "world_size": size}
+    if device.type == "cpu":
+        dist.init_process_group("gloo", timeout=patience, **place)
+        separate_statistics(None)
+        return None
     # NCCL's watchdog ends the process: gloo is to be first, whose error becomes one line.
-    timeout = 2 * patience if is_gpu else patience
-    dist.init_process_group(
-        "nccl" if is_gpu else "gloo",
-        store=store,
-        rank=rank,
-        world_size=size,
-        timeout=timeout,
-        device_id=device if is_gpu else None,
-    )
-    separate_statistics(dist.new_group(timeout=timeout) if is_gpu else None)
+    timeout = 2 * patience
+    dist.init_process_group("nccl", timeout=timeout, device_id=device, **place)
+    separate_statistics(dist.new_group(timeout=timeout))
     is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == str(size)  # not if it is only assumed
-    has_hosts = is_gpu and (is_one_machine or _all_reachable(store, rank, size))
-    return dist.new_group(backend="gloo", timeout=patience) if has_hosts else None
+    if is_one_machine or _all_reachable(store, rank, size):
+        return dist.new_group(backend="gloo", timeout=patience)
+    return None
 
 
 def exit_with_error(error: UserError) -> NoReturn:
@@ -104,9 +102,11 @@ def exit_with_error(error: UserError) -> NoReturn:
 
 def _check_start(store: dist.Store, rank: int, size: int, device: torch.device) -> None:
     """Exit on every rank if one has made a mistake, or some have no GPU, or two one, which NCCL refuses."""
-    uuid = torch.cuda.get_device_properties(device).uuid if device.type == "cuda" else ""
-    found = _tell(store, rank, size, uuid and f"{socket.gethostname()} {uuid}")
-    problem = None if _REFUSED in found else _find_problem(found)
+    gpu = ""
+    if device.type == "cuda":
+        gpu = f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}"
+    found = _tell(store, rank, size, gpu)
+    problem = _find_problem(found)
     if problem or _REFUSED in found:
         _end_together(store, rank, found, UserError(problem))
 
@@ -137,12 +137,13 @@ def print_error(error: object, store: dist.Store | None = None) -> None:
 
     torchrun restarts its processes after a mistake, too, and ends with a report, which shows the line.
     """
-    line = f"error: {one_line(error)}"
+    message = one_line(error)
+    line = f"error: {message}"
     if report := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         moment = int(time.time())
         if isinstance(error, UserError):
             moment -= 1  # the report names the first failure, in seconds: not a rank that follows this one
-        said = {"message": one_line(error), "extraInfo": {"timestamp": str(moment)}}
+        said = {"message": message, "extraInfo": {"timestamp": str(moment)}}
         with contextlib.suppress(OSError):
             Path(report).write_text(json.dumps({"message": said}), encoding="utf-8")
     launcher = getattr(store, "underlying_store", None)  # which outlives the attempt
@@ -155,15 +156,14 @@ def print_error(error: object, store: dist.Store | None = None) -> None:
 
 def _find_problem(gpus: list[str]) -> str | None:
     """Return the line for ranks whose GPUs can't train together; a CPU is an empty name."""
-    if not any(gpus):
-        return None
-    if not all(gpus):
-        with_gpu = next(rank for rank, gpu in enumerate(gpus) if gpu)
+    with_gpu = [rank for rank, gpu in enumerate(gpus) if gpu]
+    if with_gpu and "" in gpus:
         return (
-            f"rank {with_gpu} has a GPU, rank {gpus.index('')} has none: use --device cpu on every host, "
+            f"rank {with_gpu[0]} has a GPU, rank {gpus.index('')} has none: use --device cpu on every host, "
             "or hosts with GPUs alone"
         )
-    for second, gpu in enumerate(gpus):
+    for second in with_gpu:
+        gpu = gpus[second]
         first = gpus.index(gpu)
         if first < second:
             return (
@@ -180,8 +180,9 @@ def _all_reachable(store: dist.Store, rank: int, size: int) -> bool:
     tells other machines an address that they can't reach.
     """
     is_found = "GLOO_SOCKET_IFNAME" in os.environ
-    with contextlib.suppress(OSError):
-        is_found = is_found or not socket.gethostbyname(socket.gethostname()).startswith("127.")
+    if not is_found:
+        with contextlib.suppress(OSError):
+            is_found = not socket.gethostbyname(socket.gethostname()).startswith("127.")
     store.set(f"found {rank}", str(int(is_found)))
     lost = [other for other in range(size) if store.get(f"found {other}") == b"0"]
     if lost and rank == 0:
@@ -206,7 +207,7 @@ def read_place() -> tuple[int, int, int, int]:
         raise UserError(f"{next(iter(found))} is set, but not {', '.join(missing)}: {advice}")
     texts = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": found["WORLD_SIZE"], **found}
     texts["MASTER_PORT"] = os.environ["MASTER_PORT"]
-    if all(text.isdecimal() for text in texts.values()):
+    if all(map(str.isdecimal, texts.values())):
         rank, size, local_rank, local_size = (int(texts[name]) for name in _PLACE)
         is_port = int(texts["MASTER_PORT"]) < 1 << 16
         if is_port and rank < size and local_rank < local_size <= size:
@@ -217,10 +218,10 @@ def read_place() -> tuple[int, int, int, int]:
 
 def _find_peers() -> tuple[int, ...]:
     """Return the process ids of the other ranks on this machine."""
-    me = (host_id(), os.getpid())
-    found: list[tuple[str, int]] = [me] * dist.get_world_size()
-    dist.all_gather_object(found, me)
-    return tuple(process for host, process in found if host == me[0] and process != me[1])
+    here, own = host_id(), os.getpid()
+    found = [(here, own)] * dist.get_world_size()
+    dist.all_gather_object(found, (here, own))
+    return tuple(process for host, process in found if host == here and process != own)
 
 
 def _connect_store(rank: int, size: int, timeout: timedelta) -> dist.Store:

@@ -125,8 +125,10 @@ def _print(error: BaseException, world: World) -> None:
     if message is not None:
         print_error(error if isinstance(error, UserError) else message, world.store)
     elif not isinstance(error, (KeyboardInterrupt, SystemExit)):
-        rank = f"rank {world.rank} of {world.size}: " if world.size > 1 else ""
-        print(f"{rank}{''.join(traceback.format_exception(error))}", file=sys.stderr, flush=True)
+        text = "".join(traceback.format_exception(error))
+        if world.size > 1:
+            text = f"rank {world.rank} of {world.size}: {text}"
+        print(text, file=sys.stderr, flush=True)
 
 
 def _exit_status(error: BaseException) -> int:
@@ -134,8 +136,8 @@ def _exit_status(error: BaseException) -> int:
         return MISTAKE
     if isinstance(error, KeyboardInterrupt):
         return 128 + signal.SIGINT
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else FAULT
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code
     return FAULT
 
 
@@ -185,10 +187,13 @@ def _spawn(run: Callable[[], NoReturn], nproc: int) -> int:
 
 def _run_child(rank: int, run: Callable[[], NoReturn], nproc: int, port: int) -> None:
     survive_lost_output()
-    loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
-    if loopback is not None:  # gloo and NCCL would listen on the machine's address in its network
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", loopback)
+    for _, name in socket.if_nameindex():
+        if name in (
+            "lo",
+            "lo0",
+        ):  # gloo and NCCL would listen on the machine's address in its network
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),

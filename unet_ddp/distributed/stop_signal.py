@@ -69,11 +69,10 @@ class StopSignal:
     def __enter__(self) -> StopSignal:
         self._inlet, self._outlet = socket.socketpair()  # Windows has no pipes that do not block
         self._outlet.setblocking(False)
-        self._before = {
-            number: signal.signal(number, _do_nothing)
-            for number in SIGNALS
-            if signal.getsignal(number) is not signal.SIG_IGN  # nohup sets it
-        }
+        self._before = {}
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup sets it
+                self._before[number] = signal.signal(number, _do_nothing)
         self._fd_before = signal.set_wakeup_fd(self._outlet.fileno(), warn_on_full_buffer=False)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -94,10 +93,9 @@ class StopSignal:
         while number := self._inlet.recv(1)[0]:
             if number not in SIGNALS:
                 continue
-            again = number == self._code == signal.SIGINT
-            if again and time.monotonic() - self._heard > _TWICE:
-                os._exit(128 + number)
-            if not all(map(is_alive, self._world.peers)):
+            is_again = number == self._code == signal.SIGINT
+            is_second = is_again and time.monotonic() - self._heard > _TWICE
+            if is_second or not all(map(is_alive, self._world.peers)):
                 os._exit(128 + number)
             if not self._code:
                 self._code, self._heard = number, time.monotonic()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -77,7 +77,7 @@ class World:
         """
         if self.store is None:
             return work()
-        outcome: list[Any] = [None, None]
+        outcome: list[Any] = [None, None]  # result and error
         done = f"work {next(self._calls)} is done"
         if self.is_main:
             try:
@@ -93,10 +93,10 @@ class World:
         else:  # by the store: the scan of many files may take longer than a collective's timeout
             self._wait_for(self.store, done)
         dist.broadcast_object_list(outcome, src=0, group=self.hosts)
-        if outcome[1] is not None:
-            raise outcome[1]
-        result: Result = outcome[0]
-        return result
+        result, mistake = outcome
+        if mistake is not None:
+            raise mistake
+        return cast(Result, result)
 
     @staticmethod
     def _wait_for(store: dist.Store, key: str) -> None:
@@ -184,9 +184,11 @@ def _backward(module: nn.Module, example: Tensor) -> None:
 
 # torch 2.15 renamed DDP's broadcast_buffers and warns of the old name. From then on gradients can be
 # copied into a bucket by one kernel instead of one each.
-_is_new = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-_DDP_OPTIONS: Any = {"forward_sync_buffers" if _is_new else "broadcast_buffers": False}
-if "batched_grad_copy" in inspect.signature(DistributedDataParallel).parameters:
+_known = inspect.signature(DistributedDataParallel).parameters
+_DDP_OPTIONS: Any = {"broadcast_buffers": False}
+if "forward_sync_buffers" in _known:
+    _DDP_OPTIONS = {"forward_sync_buffers": False}
+if "batched_grad_copy" in _known:
     _DDP_OPTIONS["batched_grad_copy"] = True
 
 

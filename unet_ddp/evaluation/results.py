@@ -126,9 +126,10 @@ class Evaluation:
     @property
     def shares(self) -> list[float]:
         """Share of the true pixels that each class has."""
-        classes = count_classes(self.confusion)
-        wholes = np.broadcast_to(self.confusion.sum(axis=(-2, -1)), len(classes)).tolist()
-        return [true / max(1, pixels) for (_, true, _), pixels in zip(classes, wholes, strict=True)]
+        trues = [true for _, true, _ in count_classes(self.confusion)]
+        pixels = self.confusion.sum(axis=(-2, -1))  # (), or (C,) of classes that overlap
+        shares: list[float] = (trues / np.maximum(1, pixels)).tolist()
+        return shares
 
     @cached_property
     def curve(self) -> ThresholdCurve | None:
@@ -149,7 +150,8 @@ class Evaluation:
 
     def worst(self, count: int) -> list[ImageRecord]:
         """Return `count` images, the lowest score first, those with nothing to score last."""
-        order = sorted(
-            self.records, key=lambda each: (math.isnan(each.score), each.score, each.name)
-        )
-        return order[:count]
+
+        def order(record: ImageRecord) -> tuple[bool, float, str]:
+            return math.isnan(record.score), record.score, record.name
+
+        return sorted(self.records, key=order)[:count]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import TypeVar
 
 import torch
@@ -70,7 +71,8 @@ def score_each(
     score: Callable[[EvaluationSample], Result], samples: Iterable[EvaluationSample], world: World
 ) -> list[Result]:
     """Return the results for each rank's samples on every rank, or raise the mistake of one."""
-    results, mistake = [], None  # it is raised after the gathering, which no rank may miss
+    results = []
+    mistake = None  # it is raised after the gathering, which no rank may miss
     try:
         for sample in samples:
             results.append(score(sample))
@@ -84,7 +86,7 @@ def score_each(
     for _, reason in outcomes:
         if reason is not None:
             raise reason
-    return [result for own, _ in outcomes for result in own]
+    return list(chain.from_iterable(own for own, _ in outcomes))
 
 
 def _score(
@@ -106,18 +108,18 @@ def _score(
     for rows in _bands(scaled_truth):
         predicted = counts.decide(logits[:, :, rows])
         counts.confusion.add_(counts.confuse(predicted, scaled_truth[:, rows], labels.num_classes))
-    logits = resize(logits, truth.shape[-2:])  # (1, C, H, W)
+    size = truth.shape[-2:]
+    logits = resize(logits, size)  # (1, C, H, W)
     band = decide(logits, threshold, predictor.activation)
-    ids, table = (
-        torch.from_numpy(band.ids)[None].to(device),
-        counts.zeros(labels.num_classes, device),
-    )
+    ids = torch.from_numpy(band.ids)[None].to(device)
+    table = counts.zeros(labels.num_classes, device)
     for rows in _bands(truth):
         table.add(counts.of(logits[:, :, rows], truth[:, rows], ids[:, rows]))
     counts.histogram.add_(table.histogram)
-    distance = default_tolerance(*truth.shape[-2:]) if tolerance is None else tolerance
+    if tolerance is None:
+        tolerance = default_tolerance(*size)
     true_ids = sample.truth[0].numpy()
-    boundaries = count_boundaries(band.ids, true_ids, labels.planes, tolerance=distance)
+    boundaries = count_boundaries(band.ids, true_ids, labels.planes, tolerance=tolerance)
     tallies = labels.score(decode(labels, band, true_ids), sample.mask[0].numpy())
     return ImageRecord(name, sample.pair, table.confusion.cpu().numpy(), boundaries, tallies)
 
@@ -126,7 +128,8 @@ def _bands(masks: Tensor) -> Iterator[slice]:
     """Yield the rows of masks (1, H, W), a band at a time."""
     _, height, width = masks.shape
     step = max(1, AT_ONCE // width)
-    yield from (slice(top, top + step) for top in range(0, height, step))
+    for top in range(0, height, step):
+        yield slice(top, top + step)
 
 
 def resize(logits: Tensor, size: torch.Size) -> Tensor:

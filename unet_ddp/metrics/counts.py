@@ -46,7 +46,7 @@ class Counts:
         if predicted is None:
             predicted = cls.decide(logits)
         return cls(
-            confusion(predicted, masks, num_classes),
+            cls.confuse(predicted, masks, num_classes),
             histogram(confidence(logits), predicted, masks, num_classes),
         )
 
@@ -57,8 +57,9 @@ class Counts:
 
     @staticmethod
     def confuse(predicted: Tensor, masks: Tensor, num_classes: int) -> Tensor:
-        """Return `confusion` of class ids (N, H, W)."""
-        return confusion(predicted, masks, num_classes)
+        """Return `confusion` of class ids (N, H, W); pixels where the true `masks` are IGNORE_ID are left out."""
+        cells = masks.long() * num_classes + predicted
+        return count_cells(cells, masks, num_classes**2).view(num_classes, num_classes)
 
     def add(self, other: Counts) -> None:
         """Add `other` in place."""
@@ -68,15 +69,6 @@ class Counts:
     def over_ranks(self) -> Self:
         """Return the sum over all ranks."""
         return type(self)(sum_over_ranks(self.confusion), sum_over_ranks(self.histogram))
-
-
-def confusion(predicted: Tensor, masks: Tensor, num_classes: int) -> Tensor:
-    """Return the confusion matrix, (C, C) int64: rows are the truth, columns the prediction.
-
-    Both are class ids (N, H, W); pixels where the true `masks` are IGNORE_ID are left out.
-    """
-    cells = masks.long() * num_classes + predicted
-    return count_cells(cells, masks, num_classes**2).view(num_classes, num_classes)
 
 
 def confidence(logits: Tensor) -> Tensor:

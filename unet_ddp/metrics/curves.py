@@ -51,6 +51,11 @@ class ThresholdCurve:
         best = self.thresholds[dice == dice.max()]
         return float(best[np.abs(best - 0.5).argmin()])
 
+    @property
+    def best_dice(self) -> float:
+        """The Dice of the best threshold."""
+        return self.dice_at(self.best)
+
     def dice_at(self, threshold: float) -> float:
         """Return the Dice of one of `thresholds`."""
         return float(self.dice[round(threshold * BINS) - 1])
@@ -79,15 +84,17 @@ class Calibration:
     @classmethod
     def from_histogram(cls, histogram: Integers) -> Calibration:
         """Return the reliability curve of `Counts.histogram`."""
-        centres = (np.arange(BINS) + 0.5) / BINS
-        groups = histogram.reshape(-1, 2, _GROUPS, BINS // _GROUPS).sum(axis=0)
-        pixels = groups.sum(axis=(0, 2))
+        centres = ((np.arange(BINS) + 0.5) / BINS).reshape(_GROUPS, -1)
+        groups = histogram.reshape(-1, 2, *centres.shape).sum(axis=0)
         # A sum of integers times odd numbers over 2 BINS, all below 2**53: the same on any machine.
-        sums = (groups.sum(axis=0) * centres.reshape(_GROUPS, -1)).sum(axis=1)
-        confidence, accuracy = _ratio(sums, pixels), _ratio(groups[1].sum(axis=1), pixels)
-        edges = [k / _GROUPS for k in range(_GROUPS + 1)]
-        columns = (edges[:-1], edges[1:], pixels.tolist(), confidence.tolist(), accuracy.tolist())
-        return cls([CalibrationBin(*row) for row in zip(*columns, strict=True)])
+        sums = (groups.sum(axis=0) * centres).sum(axis=1)
+        right = groups[1].sum(axis=1)
+        pixels = groups.sum(axis=(0, 2))
+        confidence, accuracy = _ratio(sums, pixels), _ratio(right, pixels)
+        edges = np.arange(_GROUPS + 1) / _GROUPS
+        columns = (edges[:-1], edges[1:], pixels, confidence, accuracy)
+        lists = [column.tolist() for column in columns]
+        return cls([*map(CalibrationBin, *lists)])
 
     @property
     def error(self) -> float:

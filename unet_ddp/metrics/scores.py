@@ -71,11 +71,8 @@ def count_classes(confusion: Any) -> list[tuple[int, int, int]]:
     """Return for each class the hits, and the pixels in truth and prediction, of a confusion matrix."""
     if confusion.ndim == 3:  # of each class and the rest
         return [count_classes(each)[1] for each in confusion]
-    table: list[list[int]] = confusion.tolist()
-    columns = zip(*table, strict=True)
-    return [
-        (row[k], sum(row), sum(c)) for k, (row, c) in enumerate(zip(table, columns, strict=True))
-    ]
+    hits, true, predicted = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+    return list(zip(hits.tolist(), true.tolist(), predicted.tolist(), strict=True))
 
 
 def show(score: float) -> str:
@@ -151,6 +148,6 @@ class Validation:
         scores = Scores.from_confusion(counts.confusion)
         if scores.is_binary:
             curve = ThresholdCurve.from_histogram(histogram)
-            threshold, dice = curve.best, curve.dice_at(curve.best)
+            threshold, dice = curve.best, curve.best_dice
         error = Calibration.from_histogram(histogram).error
         return cls(scores, threshold, dice, error)

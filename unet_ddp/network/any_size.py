@@ -38,8 +38,10 @@ class AnySize(nn.Module):
         logits: Any = super().forward(images)
         # Not len(images): a trace would take its number for that of all batches.
         shape = (images.shape[0], self._logit_channels, *images.shape[-2:])
-        if not is_exporting and getattr(logits, "shape", None) != shape:
-            found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        found: object = type(logits).__name__
+        if isinstance(logits, Tensor):
+            found = tuple(logits.shape)
+        if not is_exporting and found != shape:
             raise UserError(
                 f"{self._part_name}: returns {found} for images {tuple(images.shape)}; expected logits {shape}"
             )

@@ -47,14 +47,14 @@ class Architecture:
 
     def __str__(self) -> str:
         """Return the run's line about its network."""
-        upsampling = f"{'bilinear' if self.bilinear else 'transposed'} upsampling"
-        classic = f"classic U-Net of width {self.width}, {upsampling}"
-        kind = {"unet": classic, "smp": f"{self.model} with {self.encoder}"}.get(
-            self.part, self.model
-        )
-        return (
-            f"{kind}, {count_of(self.channels, 'channel')}, {count_of(self.num_classes, 'class')}"
-        )
+        kind = self.model
+        if self.part == "unet":
+            upsampling = "bilinear" if self.bilinear else "transposed"
+            kind = f"classic U-Net of width {self.width}, {upsampling} upsampling"
+        elif self.part == "smp":
+            kind = f"{self.model} with {self.encoder}"
+        sizes = count_of(self.channels, "channel"), count_of(self.num_classes, "class")
+        return ", ".join((kind, *sizes))
 
 
 def choose_architecture(
@@ -114,11 +114,11 @@ def build_network(
     """
     part, settings = architecture.part, asdict(architecture)
     sizes = settings.pop("channels"), settings.pop("num_classes")
-    make = find("networks", part)
+    make, is_ours = find("networks", part), is_built_in("networks", part)
     known = inspect.signature(make).parameters
     settings |= {"encoder_weights": encoder_weights, "checkpointing": checkpointing}
     for name in ("encoder_weights", "checkpointing"):
-        if settings[name] and name not in known and not is_built_in("networks", part):
+        if settings[name] and name not in known and not is_ours:
             flag = name.replace("_", "-")
             raise UserError(f"--{flag}: {part} has no parameter {name}; leave --{flag} out")
     if checkpointing and "checkpointing" not in known:
@@ -132,7 +132,7 @@ def build_network(
             "use --encoder too, e.g. --encoder resnet34"
         )
     given = {name: value for name, value in settings.items() if name in known}
-    if is_built_in("networks", part):
+    if is_ours:
         network: nn.Module = make(*sizes, **given)
     else:
         network = _make_own(part, make, *sizes, given)
@@ -183,7 +183,9 @@ def parameter_groups(network: nn.Module, encoder_rate: float) -> list[dict[str, 
 
     As in timm, "lr_scale" is the factor of a group's learning rate.
     """
-    named = list(network.named_parameters())
-    encoder = [parameter for name, parameter in named if in_encoder(name)]
-    rest = [parameter for name, parameter in named if not in_encoder(name)]
+    encoder: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
+    for name, parameter in network.named_parameters():
+        group = encoder if in_encoder(name) else rest
+        group.append(parameter)
     return [{"params": encoder, "lr_scale": encoder_rate}, {"params": rest, "lr_scale": 1.0}]

@@ -7,7 +7,8 @@ the first n alike, until 1 / n is the momentum.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +20,22 @@ FIRST_STEPS = 100
 """Steps of a run in which averages may be biased: 1 / momentum, of which 0.01 is the lowest in use."""
 
 
-def _batchnorms(network: nn.Module) -> list[_BatchNorm]:
-    """Return the batch norms with exponential averages."""
-    norms = (module for module in network.modules() if isinstance(module, _BatchNorm))
-    return [norm for norm in norms if norm.running_mean is not None and norm.momentum is not None]
+class _Averaging(Protocol):
+    """A batch norm with exponential averages."""
+
+    training: bool
+    momentum: float
+    running_mean: Tensor  # (C,)
+    running_var: Tensor  # (C,)
+    num_batches_tracked: Tensor  # ()
+
+
+def _batchnorms(network: nn.Module) -> Iterator[_Averaging]:
+    for module in network.modules():
+        if not isinstance(module, _BatchNorm):
+            continue
+        if module.running_mean is not None and module.momentum is not None:
+            yield cast(_Averaging, module)
 
 
 @torch.no_grad()
@@ -34,8 +47,6 @@ def correct_bias(network: nn.Module, before: Mapping[Tensor, Tensor], *, batches
     they are.
     """
     for norm in _batchnorms(network):
-        assert norm.momentum is not None and norm.num_batches_tracked is not None
-        assert norm.running_mean is not None and norm.running_var is not None
         weight = 1 - (1 - norm.momentum) ** batches  # that they have now
         count = norm.num_batches_tracked.clamp(min=1).to(norm.running_mean.dtype)  # ()
         factor = (batches / weight / count).clamp(min=1)  # ()
@@ -51,10 +62,13 @@ def average_over_ranks(network: nn.Module) -> None:
     This is done in each step, so that all ranks have one network whenever it is validated or saved. The averages
     are linear: once an epoch would give the same.
     """
-    norms = [norm for norm in _batchnorms(network) if norm.training]
-    averages = [getattr(norm, name) for norm in norms for name in ("running_mean", "running_var")]
+    averages: list[Tensor] = []
+    for norm in _batchnorms(network):
+        if norm.training:
+            averages += [norm.running_mean, norm.running_var]
     if averages:
-        sums = sum_statistics(torch.cat([*averages, averages[0].new_ones(1)]))  # one collective
+        one = averages[0].new_ones(1)
+        sums = sum_statistics(torch.cat([*averages, one]))  # one collective
         means = torch.split(sums[:-1] / sums[-1], [*map(len, averages)])
         torch._foreach_copy_(averages, means)
 
@@ -62,6 +76,5 @@ def average_over_ranks(network: nn.Module) -> None:
 def count_as_sound(network: nn.Module) -> None:
     """Set the count of averages that came with weights, but without a count, to `FIRST_STEPS`."""
     for norm in _batchnorms(network):
-        assert norm.running_mean is not None and norm.num_batches_tracked is not None
         if not norm.num_batches_tracked and norm.running_mean.any():
             norm.num_batches_tracked.fill_(FIRST_STEPS)

@@ -28,25 +28,23 @@ class Precision:
 
     def autocast(self) -> torch.autocast:
         """Return the context for a forward pass."""
-        enabled = self.dtype != torch.float32
-        return torch.autocast(
-            self.device.type, dtype=self.dtype if enabled else None, enabled=enabled
-        )
+        is_mixed = self.dtype != torch.float32
+        dtype = self.dtype if is_mixed else None
+        return torch.autocast(self.device.type, dtype=dtype, enabled=is_mixed)
 
 
 def _choose_dtype(device: torch.device, precision: str) -> torch.dtype:
-    if precision == "float32":
-        return torch.float32
-    if device.type == "cuda":
-        if (
-            precision == "auto"
-        ):  # before Ampere bfloat16 is emulated, many times slower than float16
-            native = torch.cuda.is_bf16_supported(including_emulation=False)
-            return torch.bfloat16 if native else torch.float16
-        return torch.float16 if precision == "float16" else torch.bfloat16
-    if precision == "float16":
+    is_cpu = device.type == "cpu"
+    if precision == "float16" and is_cpu:
         raise UserError("--precision float16: needs a GPU; on a CPU use bfloat16 or leave it out")
-    return torch.bfloat16 if precision == "bfloat16" else torch.float32
+    if precision == "auto":
+        if is_cpu:
+            return torch.float32
+        # Before Ampere bfloat16 is emulated, many times slower than float16.
+        is_native = torch.cuda.is_bf16_supported(including_emulation=False)
+        precision = "bfloat16" if is_native else "float16"
+    dtype: torch.dtype = getattr(torch, precision)
+    return dtype
 
 
 # -- depthwise convolutions ----------------------------------------------------------------

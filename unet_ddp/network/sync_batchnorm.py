@@ -35,9 +35,9 @@ class _Normalise(torch.autograd.Function):
         # joined in float64, where mean² loses nothing.
         mean, variance = torch.batch_norm_update_stats(values, None, None, 0.0)
         mean, variance = mean.double(), variance.double()
-        sums = sum_statistics(
-            torch.cat([mean * pixels, (variance + mean**2) * pixels, mean.new_tensor([pixels])])
-        )  # (2C + 1,)
+        squares = (variance + mean**2) * pixels
+        local = torch.cat([mean * pixels, squares, mean.new_tensor([pixels])])  # (2C + 1,)
+        sums = sum_statistics(local)
         count = sums[-1]
         mean, square = (sums[:-1] / count).view(2, -1)
         variance = (square - mean**2).clamp(min=0)
@@ -222,32 +222,29 @@ def synchronise_batchnorm(network: nn.Module, world: World) -> nn.Module:
 
     Activations that timm keeps inside its batch norms stay; torch's own converter drops them.
     """
-    return network if world.size == 1 else _convert(network, world.device.type)
+    if world.size == 1:
+        return network
+    return _convert(network, world.device.type)
 
 
 def _convert(module: nn.Module, device: str) -> nn.Module:
     """Return `module`; batch norms give way to ours, with their parameters, buffers, activation."""
-    if isinstance(module, _BatchNorm) and (
-        not isinstance(module, nn.BatchNorm2d)
-        or not (_has_activation(module) or type(module).forward is nn.BatchNorm2d.forward)
-    ):
+    if not isinstance(module, _BatchNorm):
+        for name, child in module.named_children():
+            setattr(module, name, _convert(child, device))
+        return module
+    has_activation = hasattr(module, "act")
+    is_known = has_activation or type(module).forward is nn.BatchNorm2d.forward
+    if not isinstance(module, nn.BatchNorm2d) or not is_known:
         raise UserError(
             f"--batch-norm global: {type(module).__name__} knows one process; use nn.BatchNorm2d in "
             "--model, or --batch-norm local"
         )
-    if not isinstance(module, nn.BatchNorm2d):
-        for name, child in module.named_children():
-            setattr(module, name, _convert(child, device))
-        return module
     plain, activated = _KINDS[device]
-    kind = activated if _has_activation(module) else plain
+    kind = activated if has_activation else plain
     sizes = module.num_features, module.eps, module.momentum
     converted = kind(*sizes, module.affine, module.track_running_stats)
     for shared in (module._parameters, module._buffers, module._modules):
         for name, value in shared.items():
             setattr(converted, name, value)
     return converted.train(module.training)
-
-
-def _has_activation(module: nn.Module) -> bool:
-    return isinstance(module, nn.BatchNorm2d) and hasattr(module, "act")

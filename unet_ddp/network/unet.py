@@ -20,8 +20,8 @@ from torch.utils.checkpoint import checkpoint
 SMALLEST_SIDE = 16  # halved four times, it leaves a pixel
 
 
-class DoubleConv(nn.Module):
-    """Apply a 3x3 convolution, batch norm and ReLU, twice."""
+class DoubleConv(nn.Sequential):
+    """A 3x3 convolution, batch norm and ReLU, twice: (N, in, H, W) to (N, out, H, W)."""
 
     def __init__(self, in_channels: int, out_channels: int, middle: int | None = None) -> None:
         super().__init__()
@@ -35,23 +35,13 @@ class DoubleConv(nn.Module):
             nn.ReLU(inplace=True),
         )
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Return (N, out, H, W) of `features` (N, in, H, W)."""
-        out: Tensor = self.double_conv(features)
-        return out
 
-
-class Down(nn.Module):
-    """Halve the size by max pooling, apply two convolutions."""
+class Down(nn.Sequential):
+    """Max pooling that halves the size, and two convolutions: (N, in, H, W) to (N, out, H // 2, W // 2)."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
         self.maxpool_conv = nn.Sequential(nn.MaxPool2d(2), DoubleConv(in_channels, out_channels))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return (N, out, H // 2, W // 2) of `features` (N, in, H, W)."""
-        out: Tensor = self.maxpool_conv(features)
-        return out
 
 
 class Up(nn.Module):
@@ -85,17 +75,12 @@ class Up(nn.Module):
         return features
 
 
-class OutConv(nn.Module):
-    """Map features to one logit per class, pixel by pixel."""
+class OutConv(nn.Sequential):
+    """One logit per class for each pixel: (N, in, H, W) to (N, num_classes, H, W)."""
 
     def __init__(self, in_channels: int, num_classes: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(in_channels, num_classes, 1)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return logits (N, num_classes, H, W) of `features` (N, in, H, W)."""
-        logits: Tensor = self.conv(features)
-        return logits
 
 
 class UNet(nn.Module):
@@ -125,7 +110,8 @@ class UNet(nn.Module):
         super().__init__()
         self.checkpointing = checkpointing
         self.bytes_per_pixel = 4 * 6 * width  # at its widest point
-        w, factor = width, 2 if bilinear else 1
+        w = width
+        factor = 2 if bilinear else 1
         self.inc = DoubleConv(channels, w)
         self.down1 = Down(w, 2 * w)
         self.down2 = Down(2 * w, 4 * w)
@@ -140,9 +126,8 @@ class UNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (N, num_classes, H, W) of `images` (N, channels, H, W)."""
         height, width = images.shape[-2:]
-        rows, columns = (
-            cast(int, torch.sym_max(0, SMALLEST_SIDE - side)) for side in (height, width)
-        )
+        rows = cast(int, torch.sym_max(0, SMALLEST_SIDE - height))
+        columns = cast(int, torch.sym_max(0, SMALLEST_SIDE - width))
         if torch.compiler.is_exporting() or rows or columns:
             images = F.pad(images, (0, columns, 0, rows))
         # Channels with transposed convolutions; bilinear, down4 to up3 give half of them.
@@ -159,23 +144,25 @@ class UNet(nn.Module):
         return logits[..., :height, :width]
 
     def _level(self, level: nn.Module, *inputs: Tensor) -> Tensor:
-        if not (self.checkpointing and self.training):
-            out: Tensor = level(*inputs)
-            return out
-        contexts = nullcontext(), _frozen_statistics(level)  # of the first and the second pass
-        out = checkpoint(level, *inputs, use_reentrant=False, context_fn=lambda: contexts)
-        return out
+        if self.checkpointing and self.training:
+            contexts = nullcontext(), _frozen_statistics(level)  # of the first and the second pass
+            out = checkpoint(level, *inputs, use_reentrant=False, context_fn=lambda: contexts)
+        else:
+            out = level(*inputs)
+        return cast(Tensor, out)
 
 
 @contextmanager
 def _frozen_statistics(level: nn.Module) -> Iterator[None]:
     """Leave batch norm's running statistics as the first forward pass left them."""
-    norms = [module for module in level.modules() if isinstance(module, _BatchNorm)]
-    momenta, counters = [n.momentum for n in norms], [n.num_batches_tracked for n in norms]
-    for norm in norms:  # which insist on a counter: one to throw away
-        norm.momentum, norm.num_batches_tracked = 0.0, torch.zeros(())
+    before = {}
+    for module in level.modules():
+        if isinstance(module, _BatchNorm):
+            before[module] = module.momentum, module.num_batches_tracked
+            # It insists on a counter: one to throw away.
+            module.momentum, module.num_batches_tracked = 0.0, torch.zeros(())
     try:
         yield
     finally:  # torch leaves by an exception as soon as it has what it needs
-        for norm, momentum, counter in zip(norms, momenta, counters, strict=True):
+        for norm, (momentum, counter) in before.items():
             norm.momentum, norm.num_batches_tracked = momentum, counter

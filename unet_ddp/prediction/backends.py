@@ -60,7 +60,7 @@ class TorchBackend:
         self.network = network.to(device)
         self.dtype = dtype
         self.preprocessing = preprocessing
-        self.device = self.input_device = device
+        self.input_device = device
         self.stride = int(getattr(network, "stride", SMALLEST_SIDE))
         """Total downsampling factor, a power of two."""
         self.bytes_per_pixel = int(getattr(network, "bytes_per_pixel", _BYTES_PER_PIXEL))
@@ -69,7 +69,7 @@ class TorchBackend:
     @torch.inference_mode()
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return logits (N, num_classes, H, W) of pixels (N, H, W, C) as files contain them."""
-        images = self.preprocessing(pixels.to(self.device, non_blocking=True))  # (N, C, H, W)
+        images = self.preprocessing(pixels.to(self.input_device, non_blocking=True))  # (N, C, H, W)
         is_half = self.dtype == torch.bfloat16  # on CPUs only
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_half):
             logits: Tensor = self.network(images)
@@ -149,12 +149,11 @@ def build_model(
     config = model.run.get("config") or {}
     earlier = config.get("amp") and config.get("amp_dtype")  # of earlier runs
     was_half = config.get("precision", earlier) == "bfloat16"
-    is_half = bfloat16 and was_half and device.type == "cpu"
+    is_half = was_half and bfloat16 and device.type == "cpu"
     dtype = torch.bfloat16 if is_half else torch.float32
-    notes = [
-        *model.notes,
-        *["in bfloat16, as it was trained (--precision float32 turns it off)"] * is_half,
-    ]
+    notes = list(model.notes)
+    if is_half:
+        notes.append("in bfloat16, as it was trained (--precision float32 turns it off)")
     backend = TorchBackend(built, preprocessing, device, fold=fold, dtype=dtype)
     return LoadedModel(backend, labels, preprocessing, model.threshold, notes)
 
@@ -171,22 +170,29 @@ def check_described(model: SavedModel, source: Path) -> tuple[Architecture, Labe
 
 def check_match(path: str, model: LoadedModel, first_path: str, first: LoadedModel) -> None:
     """Raise UserError for networks whose probabilities can't be averaged."""
-    both = (model.labels, first.labels)
-    have_names = all(labels.names for labels in both)  # one may have been trained without any
-    for what, own, other in (
-        ("kind of masks", *(labels.kind for labels in both)),
-        ("classes", *(tuple(map(labels.show, labels.values)) for labels in both)),
-        ("names", *(labels.names if have_names else () for labels in both)),
-        ("channels", model.preprocessing.channels, first.preprocessing.channels),
-        ("type of pixels", model.preprocessing.dtype, first.preprocessing.dtype),
-        ("scale", model.preprocessing.scale, first.preprocessing.scale),
-        ("resolution", *(one.preprocessing.ground_resolution for one in (model, first))),
-    ):
+    others = _describe_data(first)
+    for what, own in _describe_data(model).items():
+        other = others[what]
+        if what == "names" and not (own and other):  # one may have been trained without any
+            continue
         if own != other:
             raise UserError(
                 f"{path}: its {what} ({own}) differs from that of {first_path} ({other}); an "
                 "ensemble needs networks of one data set at one scale"
             )
+
+
+def _describe_data(model: LoadedModel) -> dict[str, object]:
+    labels, preprocessing = model.labels, model.preprocessing
+    return {
+        "kind of masks": labels.kind,
+        "classes": tuple(map(labels.show, labels.values)),
+        "names": labels.names,
+        "channels": preprocessing.channels,
+        "type of pixels": preprocessing.dtype,
+        "scale": preprocessing.scale,
+        "resolution": preprocessing.ground_resolution,
+    }
 
 
 @torch.inference_mode()
@@ -206,7 +212,8 @@ def mean_logits(
         seen = seen.flip([1 + axis for axis in axes]).contiguous()
         for network in networks:
             logits = network(seen).flip([2 + axis for axis in axes])
-            logits = logits.transpose(2, 3) if is_transposed else logits
+            if is_transposed:
+                logits = logits.transpose(2, 3)
             found = activation.to_logarithms(logits.float())
             total = found if total is None else torch.logaddexp(total, found)
     assert total is not None

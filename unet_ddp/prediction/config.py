@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -87,15 +88,18 @@ def parse_predict(argv: Sequence[str], *, prog: str = "predict.py") -> PredictCo
         UserError: an unknown flag, or a value out of its limits.
     """
     config = parse(PredictConfig, argv, prog=prog)
-    names = config.model
-    count = next((n for n, name in enumerate(names) if n and not _is_model(name)), len(names))
-    readers = tuple(name for name in config.reader if _MODULE_CLASS.fullmatch(name))
-    more = (*names[count:], *(name for name in config.reader if name not in readers))
-    return replace(config, model=names[:count], reader=readers, inputs=(*config.inputs, *more))
+    models = (*config.model[:1], *takewhile(_is_model, config.model[1:]))
+    inputs = [*config.inputs, *config.model[len(models) :]]
+    readers = []
+    for name in config.reader:
+        if _MODULE_CLASS.fullmatch(name):
+            readers.append(name)
+        else:
+            inputs.append(name)
+    return replace(config, model=models, reader=tuple(readers), inputs=tuple(inputs))
 
 
 def _is_model(name: str) -> bool:
     path = Path(name.removeprefix("file://"))  # nothing is asked at an address yet
     suffix = path.suffix.lower().removeprefix(".")
-    is_run = (path / "best.pt").exists()
-    return is_run or is_built_in("backends", suffix)
+    return is_built_in("backends", suffix) or (path / "best.pt").exists()

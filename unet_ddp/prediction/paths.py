@@ -8,7 +8,6 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from unet_ddp.data.labels import Labels
@@ -45,25 +44,31 @@ def find_images(inputs: Sequence[str]) -> list[Path]:
         raise UserError("no inputs: give images, or folders of images")
     images: dict[Path, None] = {}
     for name in inputs:
-        path, reason = as_path(name), f"contains no images ({', '.join(list_suffixes())})"
+        path = as_path(name)
         try:
-            if path.is_dir():
-                found = _without_outputs(sorted(path.iterdir()))
-            elif path.exists():  # a file of any kind
-                found = _in_list(path) if path.suffix.lower() == ".txt" else [path]
-            elif glob.has_magic(name):
-                found = _without_outputs(map(Path, sorted(glob.glob(name, recursive=True))))
-                reason = "matches no image"
-            else:
-                raise UserError(f"{path}: not found")
+            found = _find_at(path, name)
         except OSError as error:
             raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
         if not found:
-            others = path.iterdir() if path.is_dir() else ()
+            reason = "matches no image"
+            others: Iterable[Path] = ()
+            if path.is_dir():
+                reason = f"contains no images ({', '.join(list_suffixes())})"
+                others = path.iterdir()
             advice = advise_export(others, "export others as TIFF or PNG")
             raise UserError(f"{path}: {reason}; {advice}")
         images.update(dict.fromkeys(found))
     return list(images)
+
+
+def _find_at(path: Path, name: str) -> list[Path]:
+    if path.is_dir():
+        return _without_outputs(sorted(path.iterdir()))
+    if path.exists():  # a file of any kind
+        return _in_list(path) if path.suffix.lower() == ".txt" else [path]
+    if glob.has_magic(name):
+        return _without_outputs(map(Path, sorted(glob.glob(name, recursive=True))))
+    raise UserError(f"{path}: not found")
 
 
 def _in_list(path: Path) -> list[Path]:
@@ -85,8 +90,10 @@ def _in_list(path: Path) -> list[Path]:
     images = []
     for name in names:
         is_whole = "://" in name or os.path.isabs(name)
-        is_whole |= os.path.exists(name) and not is_address(path)
-        images.append(as_path(name) if is_whole else path.parent / name)
+        if is_whole or (os.path.exists(name) and not is_address(path)):
+            images.append(as_path(name))
+        else:
+            images.append(path.parent / name)
     return images
 
 
@@ -98,7 +105,7 @@ def _without_outputs(paths: Iterable[Path]) -> list[Path]:
         if can_read(path.suffix.lower()) and not path.name.startswith(".") and not path.is_dir()
     ]
     known = {path.with_suffix("") for path in images}
-    return [path for path in images if not any(origin in known for origin in _origins(path))]
+    return [path for path in images if known.isdisjoint(_origins(path))]
 
 
 def _origins(path: Path) -> list[Path]:
@@ -128,19 +135,23 @@ def name_outputs(
         UserError: two outputs would be one file, or one is an input, exists, or can't be written; or images
             on maps differ in their ground resolution, and the network has none.
     """
-    sources, on_map = [Source(image) for image in images], set[Source]()
+    sources = [Source(image) for image in images]
+    on_map: set[Source] = set()
     for reader in find_readers(images):
         if reader.may_be_scenes:
             on_map |= reader.find_places(sources, ground_resolution)
     maps = {source: source in on_map for source in sources}
     for output in outputs:
         output.check(maps)
-    files, masks = [], _name_masks(maps, config, labels)
-    for index, (source, mask) in enumerate(zip(sources, masks, strict=True)):
-        image = ImageFiles(index, source.path, source, mask)
-        files.append(replace(image, written=[p for each in outputs for p in each.files(image)]))
+    files = []
+    for index, mask in enumerate(_name_masks(maps, config, labels)):
+        image = ImageFiles(index, images[index], sources[index], mask)
+        for output in outputs:
+            image.written.extend(output.files(image))
+        files.append(image)
     inputs = [("input", as_path(name)) for name in config.inputs]
-    inputs += [("model", path) for path in models] + [("image", path) for path in images]
+    inputs += [("model", path) for path in models]
+    inputs += [("image", path) for path in images]
     _check_written(files, outputs, inputs, config)
     return files
 
@@ -154,33 +165,38 @@ def _check_written(
     """Refuse outputs that can't be written; remove the temporary files that a killed job left of them."""
     lists = [(each.flag, each.path) for each in outputs if each.path is not None]
     for flag, path in lists:
-        if not is_address(path) and os.path.isdir(path):
+        if _is_folder(path):
             raise UserError(f"{flag} {path}: is a folder; give a file")
         if len(os.fsencode(path.name)) > _LONGEST_NAME:
             raise UserError(f"{flag} {path}: the name is too long; name another file")
-    owners: dict[tuple[object, ...], str] = {}
-    of_images = ((str(each.image), path) for each in files for path in each.written)
-    for owner, path in (*of_images, *lists):
-        other = owners.get(key := identify_path(path))
-        owners[key] = owner
-        if other is not None:
-            advice = "predict them separately and use --output"
-            if owner.startswith("--"):
-                advice = "name another file"
-            raise UserError(f"{other} and {owner} would both write {path}; {advice}")
-    new = [*(("--output", path) for image in files for path in image.written), *lists]
+    of_images = [(str(each.image), path) for each in files for path in each.written]
+    _check_distinct([*of_images, *lists])
+    new = [("--output", path) for _, path in of_images] + lists
     check_no_input(new, inputs)
-    folders = [("--output", image.mask.parent) for image in files]
-    folders += [(flag, path.parent) for flag, path in lists]
-    for flag, folder in dict.fromkeys(folders):
+    for flag, folder in dict.fromkeys((flag, path.parent) for flag, path in new):
         check_writable(folder, flag)
     remove_stale(path for _, path in new if not is_address(path))
+    if config.overwrite:
+        return
     if config.skip_existing:
-        new = [*(("--output", path) for path in _list_edited(files, outputs)), *lists]
-    existing = set() if config.overwrite else find_existing(path for _, path in new)
+        new = [("--output", path) for path in _list_edited(files, outputs)] + lists
+    existing = find_existing(path for _, path in new)
     for flag, path in new:
         if path in existing:
             raise UserError(f"{path}: already exists; use --overwrite, or another {flag}")
+
+
+def _check_distinct(written: Iterable[tuple[str, Path]]) -> None:
+    """Refuse two images or flags that would write one file."""
+    owners: dict[tuple[object, ...], str] = {}
+    for owner, path in written:
+        key = identify_path(path)
+        if key in owners:
+            advice = "predict them separately and use --output"
+            if owner.startswith("--"):
+                advice = "name another file"
+            raise UserError(f"{owners[key]} and {owner} would both write {path}; {advice}")
+        owners[key] = owner
 
 
 def find_done(files: Sequence[ImageFiles]) -> list[ImageFiles]:
@@ -214,13 +230,14 @@ def check_length(image: ImageFiles) -> None:
 
 
 def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: Labels) -> list[Path]:
-    output, masks = as_path(config.output) if config.output else None, []
+    output = as_path(config.output) if config.output else None
+    masks = []
     for image, is_on_map in images.items():
-        default = "tif" if is_on_map else labels.mask_suffix
-        ending = default if config.mask_format == "auto" else config.mask_format
+        ending: str = config.mask_format
+        if ending == "auto":
+            ending = "tif" if is_on_map else labels.mask_suffix
         masks.append((output or image.path.parent) / f"{image.path.stem}_mask.{ending}")
-    is_file = output is not None and (is_address(output) or not os.path.isdir(output))
-    if output is not None and is_file and output.suffix and len(images) == 1:
+    if output is not None and output.suffix and len(images) == 1 and not _is_folder(output):
         if output.suffix.lower() not in _MASK_SUFFIXES:
             raise UserError(f"--output {output}: a mask keeps its values in .png or .tif only")
         masks = [output]
@@ -232,9 +249,19 @@ def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: La
     return masks
 
 
+def _is_folder(path: Path) -> bool:
+    return not is_address(path) and os.path.isdir(path)
+
+
 def _list_edited(files: Sequence[ImageFiles], outputs: Iterable[Output]) -> list[Path]:
-    """Return existing files of later outputs, of images that are not done: a person may have edited them."""
+    """Return the files of later outputs, of images that are not done: a person may have edited them."""
     edited = [each for each in outputs if each.turn > 1]
-    done = {image.index for image in find_done(files)} if edited else set()
-    rest = [image for image in files if image.index not in done]
-    return [path for image in rest for each in edited for path in each.files(image)]
+    if not edited:
+        return []
+    done = {image.index for image in find_done(files)}
+    paths: list[Path] = []
+    for image in files:
+        if image.index not in done:
+            for output in edited:
+                paths.extend(output.files(image))
+    return paths

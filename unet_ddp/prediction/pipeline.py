@@ -73,26 +73,24 @@ def process_images(job: Job) -> Iterator[Outcome]:
     share = job.files[world.rank :: world.size]
     existing = find_done(share) if config.skip_existing else []
     done = {files.index for files in existing}
+    remaining: Iterable[ImageFiles] = [files for files in share if files.index not in done]
     threads = config.workers or 1
     if config.workers is None and len(share) > 1:
         threads = min(len(share), world.cores)
-    remaining: Iterable[ImageFiles] = [files for files in share if files.index not in done]
     if any(is_address(files.image) for files in share):
         remaining = _fetched_ahead([*remaining], threads)
-    run = partial(in_threads, threads=threads)
     with one_core_each(threads) if len(share) > 1 else nullcontext():
-        yield from run(partial(_list_existing, job), existing)
+        yield from in_threads(partial(_list_existing, job), existing, threads)
         if world.device.type == "cuda" or config.batch_size is not None:
             batch_size = config.batch_size or _BATCH_SIZE
             predictions = predict_in_batches(
                 predictor, remaining, batch_size=batch_size, threads=threads
             )
-            yield from run(lambda pair: write_outputs(job, *pair), predictions)
+            yield from in_threads(lambda pair: write_outputs(job, *pair), predictions, threads)
         else:
             predictor.concurrency = threads
-            yield from run(
-                lambda each: write_outputs(job, each, predict(predictor, each)), remaining
-            )
+            work = partial(_predict_and_write, job)
+            yield from in_threads(work, remaining, threads)
 
 
 def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageFiles]:
@@ -120,20 +118,23 @@ def _list_existing(job: Job, files: ImageFiles) -> Outcome:
     return Outcome(is_skipped=True)
 
 
+def _predict_and_write(job: Job, files: ImageFiles) -> Outcome:
+    prediction: Prediction | UserError
+    try:
+        check_length(files)
+        prediction = job.predictor.prepare(job.predictor.open(files.source))
+    except UserError as error:
+        prediction = error
+    return write_outputs(job, files, prediction)
+
+
 def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> Outcome:
     """Write the outputs of one image, and close it; raise its error if it is the only one."""
     with files.source:
         try:
             if isinstance(prediction, UserError):
                 raise _NotPredictedError(str(prediction))
-            with ExitStack() as stack:  # one pass of the network for the mask and all outputs
-                watches = [
-                    stack.enter_context(each.watch(files, prediction)) for each in job.outputs
-                ]
-                try:
-                    prediction.compute([see for see in watches if see is not None])
-                except UserError as error:
-                    raise _NotPredictedError(str(error)) from None
+            _compute(job, files, prediction)
         except _NotPredictedError as error:
             if len(job.files) == 1:
                 raise
@@ -143,13 +144,25 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
         for output in sorted(job.outputs, key=lambda output: output.turn):
             output.write(files, prediction)
     labels = prediction.labels
-    shares = [pair for pair in zip(labels.class_names, prediction.shares, strict=True) if pair[1]]
-    summary = ", ".join(f"{name} {share:.1%}" for name, share in shares)
-    single_class = shares[0][0] if len(shares) == 1 else ""
-    first, *others = job.mask.files(files)
-    written = f"{first} and {len(others)} more" if others else f"{first}"
+    shares = zip(labels.class_names, prediction.shares, strict=True)
+    found = [(name, share) for name, share in shares if share]
+    summary = ", ".join(f"{name} {share:.1%}" for name, share in found)
+    single_class = found[0][0] if len(found) == 1 else ""
+    written, *others = map(str, job.mask.files(files))
+    if others:
+        written += f" and {len(others)} more"
     line = f"{files.image} -> {written}: {labels.summarise(prediction.mask)}{summary}"
     return Outcome(line, single_class=single_class)
+
+
+def _compute(job: Job, files: ImageFiles, prediction: Prediction) -> None:
+    """Make the mask, with one pass of the network for it and all outputs."""
+    with ExitStack() as stack:
+        watches = [stack.enter_context(each.watch(files, prediction)) for each in job.outputs]
+        try:
+            prediction.compute([see for see in watches if see is not None])
+        except UserError as error:
+            raise _NotPredictedError(str(error)) from None
 
 
 class _NotPredictedError(UserError):
@@ -191,15 +204,6 @@ def one_core_each(threads: int) -> Iterator[None]:
         cv2.setNumThreads(cv2_before)
 
 
-def predict(predictor: Predictor, files: ImageFiles) -> Prediction | UserError:
-    """Return the prediction for an image, or why there is none."""
-    try:
-        check_length(files)
-        return predictor.prepare(predictor.open(files.source))
-    except UserError as error:
-        return error
-
-
 def predict_in_batches(
     predictor: Predictor, files: Iterable[ImageFiles], *, batch_size: int, threads: int
 ) -> Iterator[tuple[ImageFiles, Prediction | UserError]]:
@@ -211,17 +215,18 @@ def predict_in_batches(
     for each, image, pixels in in_threads(partial(_decode, predictor), files, threads):
         if isinstance(image, UserError):
             yield each, image
-        elif pixels is None:
+            continue
+        if pixels is None:
             yield each, predictor.in_windows(image)
-        else:
-            if batch_size > _MOST_OPEN:
-                each.source.close()
-            batch = waiting.setdefault(pixels.shape, [])
-            batch.append((each, pixels, image.size))
-            most = min(batch_size, predictor.most_at_once(image.input_size))
-            if len(batch) >= most or sum(map(len, waiting.values())) > 4 * batch_size:
-                fullest = max(waiting, key=lambda shape: len(waiting[shape]))
-                yield from _predict_batch(predictor, waiting.pop(fullest))
+            continue
+        if batch_size > _MOST_OPEN:
+            each.source.close()
+        batch = waiting.setdefault(pixels.shape, [])
+        batch.append((each, pixels, image.size))
+        most = min(batch_size, predictor.most_at_once(image.input_size))
+        if len(batch) >= most or sum(map(len, waiting.values())) > 4 * batch_size:
+            fullest = max(waiting, key=lambda shape: len(waiting[shape]))
+            yield from _predict_batch(predictor, waiting.pop(fullest))
     for batch in waiting.values():
         yield from _predict_batch(predictor, batch)
 
@@ -233,8 +238,9 @@ def _decode(
     try:
         check_length(files)
         image = predictor.open(files.source)
-        fits = predictor.fits(image.input_size)
-        return files, image, image.read(0, image.input_size[0]) if fits else None
+        if not predictor.fits(image.input_size):
+            return files, image, None
+        return files, image, image.read(0, image.input_size[0])
     except UserError as error:
         return files, error, None
 

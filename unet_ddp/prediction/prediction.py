@@ -128,8 +128,8 @@ class Prediction:
     @cached_property
     def shares(self) -> list[float]:
         """Share of each class in the pixels with data, 0 to 1; they add up to 1 unless classes overlap."""
-        size = self.ids.size - self.nodata
-        return [int(np.count_nonzero(has)) / (size or 1) for has in self.labels.planes(self.ids)]
+        size = max(1, self.ids.size - self.nodata)
+        return [int(np.count_nonzero(has)) / size for has in self.labels.planes(self.ids)]
 
     def to_image(self) -> Image.Image:
         """Return the mask in the training masks' own values, or the numbers of objects.
@@ -156,25 +156,30 @@ def upsample(
     if input_size == size:
         yield from bands
         return
-    if isinstance(bands, Sequence) and len(bands) == 1 and size[0] * size[1] <= _SMALL:
+    height, width = size
+    if isinstance(bands, Sequence) and len(bands) == 1 and height * width <= _SMALL:
         yield 0, _resize(bands[0][1], size)  # half the time of what follows
         return
-    at = (np.arange(size[0]) + 0.5) * input_size[0] / size[0] - 0.5
-    above = np.floor(at).clip(0, input_size[0] - 1).astype(np.intp)
-    below = (above + 1).clip(max=input_size[0] - 1)
-    weight = (at - above).clip(0, 1).astype(np.float32)  # of the row below
+    last = input_size[0] - 1
+    at = (np.arange(height) + 0.5) * input_size[0] / height - 0.5
+    above = np.floor(at).clip(0, last).astype(np.intp)
+    below = (above + 1).clip(max=last)
+    weight = (at - above).clip(0, 1).astype(np.float32)[:, None]  # of the row below
+    at_once = max(1, AT_ONCE // width)
     done, kept_top, kept = 0, 0, np.zeros((0, 0, 0), np.float32)
     for top, scores in bands:
         kept = scores if kept.size == 0 else np.concatenate([kept, scores], axis=1)
         ready = int(np.searchsorted(below, top + scores.shape[1]))  # rows that need no later band
         while done < ready:
-            rows = slice(done, min(ready, done + max(1, AT_ONCE // size[1])))
-            upper, lower = kept[:, above[rows] - kept_top], kept[:, below[rows] - kept_top]
-            blended = upper + (lower - upper) * weight[rows, None]  # (C, rows, width of the scores)
-            yield done, _resize(blended, (blended.shape[1], size[1]))
+            rows = slice(done, min(ready, done + at_once))
+            upper = kept[:, above[rows] - kept_top]
+            lower = kept[:, below[rows] - kept_top]
+            blended = upper + (lower - upper) * weight[rows]  # (C, rows, width of the scores)
+            yield done, _resize(blended, (blended.shape[1], width))
             done = rows.stop
-        if done < size[0]:
-            kept, kept_top = kept[:, above[done] - kept_top :], int(above[done])
+        if done < height:
+            first = int(above[done])
+            kept, kept_top = kept[:, first - kept_top :], first
 
 
 def _resize(scores: Scores, size: tuple[int, int]) -> Scores:

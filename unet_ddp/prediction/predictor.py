@@ -85,8 +85,9 @@ class Predictor:
         self.activation = activation_of(self.labels)
         if self.labels.needs is not None:
             check_installed(*self.labels.needs)
-        own, given = models[0].preprocessing, ground_resolution
-        self.preprocessing = replace(own, ground_resolution=given or own.ground_resolution)
+        self.preprocessing = models[0].preprocessing
+        if ground_resolution:
+            self.preprocessing = replace(self.preprocessing, ground_resolution=ground_resolution)
         self.format = self.preprocessing.format
         self.open = partial(open_image, wanted=self.format, scale=self.preprocessing.scale)
         """Returns a file's image at the network's scale."""
@@ -209,7 +210,8 @@ class Predictor:
 
     def in_windows(self, image: SourceImage) -> Prediction:
         """Return the prediction for an image in windows, which are predicted at each use of it."""
-        scores, sizes = _TiledScores(self, image), (image.input_size, image.size)
+        scores = _TiledScores(self, image)
+        sizes = image.input_size, image.size
         return Prediction(scores, self.labels, *sizes, threshold=self.threshold)
 
     def predict_batch(
@@ -228,17 +230,15 @@ class Predictor:
                 raise
         height, width, _ = images[0].shape
         self._too_large.add((height, width))
-        return [
-            self.in_windows(in_memory(pixels, size))
-            for pixels, size in zip(images, sizes, strict=True)
-        ]
+        return [self.in_windows(image) for image in map(in_memory, images, sizes)]
 
     def scores(self, images: Sequence[Pixels], *, is_second: bool = False) -> Scores:
         """Return the `Scores` (N, C, H, W), of two classes (N, 1, H, W), of N scaled images; out of memory, halve them."""
         self.on_window()
         try:
             with self._running:  # writing threads predict windows again: one has a GPU's memory
-                logits = self._mean_logits(torch.from_numpy(np.stack(images)))
+                pixels = torch.from_numpy(np.stack(images))
+                logits = mean_logits(self.networks, pixels, self.tta, self.activation)
                 return self.activation.reduce(logits).cpu().contiguous().numpy()
         except RuntimeError as error:
             if is_second or not is_out_of_memory(error):
@@ -258,18 +258,17 @@ class Predictor:
         """
         size = images.shape[1], images.shape[2]
         if max(size) <= TILE or self._bytes_for(size) < _TOTAL_SHARE * total_memory(self.device):
-            return self._mean_logits(images)
-        tiling, found = Tiling(TILE, OVERLAP, self.stride), []
+            return mean_logits(self.networks, images, self.tta, self.activation)
+        tiling = Tiling(TILE, OVERLAP, self.stride)
+        found = []
         for pixels in images.numpy():
             bands = blend(in_memory(pixels, size).read, self._window_logits, size, tiling)
             found.append(np.concatenate([band for _, band in bands], axis=1))
         return torch.from_numpy(np.stack(found)).to(self.device)
 
     def _window_logits(self, windows: list[Pixels]) -> Scores:
-        return self._mean_logits(torch.from_numpy(np.stack(windows))).cpu().numpy()
-
-    def _mean_logits(self, images: Tensor) -> Tensor:
-        return mean_logits(self.networks, images, self.tta, self.activation)
+        pixels = torch.from_numpy(np.stack(windows))
+        return mean_logits(self.networks, pixels, self.tta, self.activation).cpu().numpy()
 
 
 class _TiledScores:
@@ -281,16 +280,17 @@ class _TiledScores:
         self._source = image.source
 
     def __iter__(self) -> Iterator[ScoreBand]:
-        predictor, side, image = self.predictor, self.predictor.tiling.window, self._image
+        predictor, image = self.predictor, self._image
         if self._source is not None:  # the memory is freed at the end; the next time reads again
             self._image = None
             image = image or predictor.open(self._source)
         assert image is not None
-        is_gpu = predictor.device.type == "cuda"
-        at_once = min(_WINDOWS, predictor.most_at_once((side, side))) if is_gpu else 1
-        size = image.input_size
+        tiling, size = predictor.tiling, image.input_size
+        side, at_once = tiling.window, 1
+        if predictor.device.type == "cuda":
+            at_once = min(_WINDOWS, predictor.most_at_once((side, side)))
         try:
-            yield from blend(image.read, predictor.scores, size, predictor.tiling, at_once=at_once)
+            yield from blend(image.read, predictor.scores, size, tiling, at_once=at_once)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

@@ -38,7 +38,8 @@ class SourceImage:
 
     def read_reduced(self, longest: int) -> Pixels:
         """Return all of it (H, W, C), its longer side at most `longest` pixels."""
-        size = scaled_size(*self.input_size, min(1.0, longest / max(self.input_size)))
+        scale = min(1.0, longest / max(self.input_size))
+        size = scaled_size(*self.input_size, scale)
         return ScaledReader(self.read, self.input_size, size).read(0, size[0])
 
 
@@ -51,12 +52,14 @@ def open_image(source: Source, wanted: ImageFormat, scale: float) -> SourceImage
     try:
         if reader.may_be_scenes:
             with source.reading() as opened:
-                scale, wanted = opened.find_scale(wanted, scale), opened.find_format(wanted)
+                scale = opened.find_scale(wanted, scale)
+                wanted = opened.find_format(wanted)
             rows = source.rows(wanted, at_least=STREAMED)
             if rows is not None:
                 size = rows.height, rows.width
                 scaled = scaled_size(*size, scale)
-                return SourceImage(ScaledReader(rows.read, size, scaled).read, scaled, size, source)
+                read = ScaledReader(rows.read, size, scaled).read
+                return SourceImage(read, scaled, size, source)
         with source.reading() as opened:
             size = opened.header.size
         pixels, _ = source.image(wanted, scale=scale)
@@ -104,54 +107,53 @@ class ScaledReader:
 
     def __init__(self, read: ReadRows, size: Size, scaled: Size) -> None:
         self._read = read
-        self._size, self._scaled_size = size, scaled
-        self._ratio = Fraction(size[0], scaled[0])
-        self._kept: tuple[int, Pixels] = (0, np.empty((0, 0, 0), np.uint8))
+        self._is_scaled = size != scaled
+        self._height, self._width = size
+        self._new_height, self._new_width = scaled
+        self._ratio = Fraction(self._height, self._new_height)
+        self._kept_top = 0
+        self._kept: Pixels = np.empty((0, 0, 0), np.uint8)
 
     def read(self, top: int, bottom: int) -> Pixels:
         """Return the rows `top` to `bottom`; rows of the last call are not read again."""
-        kept_top, kept = self._kept
-        rows = kept[max(0, top - kept_top) : max(0, bottom - kept_top)]
-        if top < kept_top or not len(rows):
+        rows = self._kept[max(0, top - self._kept_top) : max(0, bottom - self._kept_top)]
+        read_to = top + len(rows)
+        if top < self._kept_top or not len(rows):
             rows = self._scaled(top, bottom)
-        elif top + len(rows) < bottom:
-            rows = np.concatenate([rows, self._scaled(top + len(rows), bottom)])
-        self._kept = (top, rows)
+        elif read_to < bottom:
+            rows = np.concatenate([rows, self._scaled(read_to, bottom)])
+        self._kept_top, self._kept = top, rows
         return rows
 
     def _scaled(self, top: int, bottom: int) -> Pixels:
-        if self._size == self._scaled_size:
+        if not self._is_scaled:
             return self._read(top, bottom)
-        group = self._ratio.denominator
-        at_once = max(1, int(AT_ONCE / self._size[1] / self._ratio))
+        reduce, group = self._grouped, self._ratio.denominator
+        at_once = max(1, int(AT_ONCE / self._width / self._ratio))
         if group > max(64, at_once):
             reduce, group = self._weighted, 1
-        else:
-            reduce = self._grouped
         step = max(group, at_once // group * group)
         begin = top // group * group
-        parts = [
-            reduce(row, min(row + step, -(-bottom // group) * group, self._scaled_size[0]))
-            for row in range(begin, bottom, step)
-        ]
+        end = min(-(-bottom // group) * group, self._new_height)
+        parts = [reduce(row, min(row + step, end)) for row in range(begin, bottom, step)]
         return np.concatenate(parts)[top - begin : bottom - begin]
 
     def _grouped(self, top: int, bottom: int) -> Pixels:
         """Return rows that are whole groups."""
-        above, below = int(top * self._ratio), int(bottom * self._ratio)
-        return resize_area(self._read(above, below), (bottom - top, self._scaled_size[1]))
+        pixels = self._read(int(top * self._ratio), int(bottom * self._ratio))
+        return resize_area(pixels, (bottom - top, self._new_width))
 
     def _weighted(self, top: int, bottom: int) -> Pixels:
         """Return any rows; the last bit may differ from reducing the image whole."""
         edges = np.array([float(row * self._ratio) for row in range(top, bottom + 1)])
-        above, below = int(edges[0]), min(self._size[0], int(np.ceil(edges[-1])))
+        above = int(edges[0])
+        below = min(self._height, int(np.ceil(edges[-1])))
         pixels = self._read(above, below)
         rows = np.arange(above, below)
         shared = np.minimum(edges[1:, None], rows + 1) - np.maximum(edges[:-1, None], rows)
         weights = (shared.clip(0) / float(self._ratio)).astype(np.float32)  # (new rows, rows)
-        narrow = resize_area(
-            cast(Any, pixels.astype(np.float32)), (len(pixels), self._scaled_size[1])
-        )
+        floats = cast(Any, pixels.astype(np.float32))
+        narrow = resize_area(floats, (len(pixels), self._new_width))
         mean = np.tensordot(weights, narrow, axes=1)  # (new rows, width, C)
         if pixels.dtype.kind != "f":
             mean = np.rint(mean)

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,16 +62,18 @@ class Tiling:
     def along(self, length: int) -> list[Window]:
         """Return the windows along one side of an image; their weights add up to 1 everywhere."""
         last = max(0, -(-(length - self.window) // self.stride) * self.stride)
-        starts = [*range(0, last, self.step), last]
-        spans = [(start, min(start + self.window, length)) for start in starts]
-        weights = [self._weight(start, end, length) for start, end in spans]
+        weights: dict[int, NDArray[np.float64]] = {}  # of the window that starts there
         total = np.zeros(length, np.float64)
-        for (start, end), weight in zip(spans, weights, strict=True):
-            total[start:end] += weight
-        return [
-            Window(start, end, (weight / total[start:end]).astype(np.float32))
-            for (start, end), weight in zip(spans, weights, strict=True)
-        ]
+        for start in (*range(0, last, self.step), last):
+            end = min(start + self.window, length)
+            weights[start] = self._weight(start, end, length)
+            total[start:end] += weights[start]
+        windows = []
+        for start, weight in weights.items():
+            end = start + len(weight)
+            share = (weight / total[start:end]).astype(np.float32)
+            windows.append(Window(start, end, share))
+        return windows
 
     def _weight(self, start: int, end: int, length: int) -> NDArray[np.float64]:
         """Return weights that are 1 inside and fall to 0 towards edges that cut the image."""
@@ -109,10 +110,14 @@ def blend(
     columns) of each of at most `at_once` windows (rows, columns, C) of one size; `size` is (height,
     width).
     """
-    across = tiling.along(size[1])
-    # The last window may be narrower.
-    groups = [list(group) for _, group in groupby(across, lambda window: len(window.weight))]
-    batches = [group[n : n + at_once] for group in groups for n in range(0, len(group), at_once)]
+    batches: list[list[Window]] = []
+    for window in tiling.along(size[1]):
+        batch = batches[-1] if batches else []
+        # The last window may be narrower.
+        if 0 < len(batch) < at_once and len(batch[0].weight) == len(window.weight):
+            batch.append(window)
+        else:
+            batches.append([window])
     pending: Scores | None = None  # rows that windows further down reach too
     top = 0
     for row in tiling.along(size[0]):
@@ -135,11 +140,11 @@ def _blend_row(
 ) -> Scores:
     """Return the scores (classes, rows, width) of one row of windows."""
     blended: Scores | None = None
+    width = batches[-1][-1].end
     for batch in batches:
         found = predict([pixels[:, window.start : window.end] for window in batch])
         for window, scores in zip(batch, found, strict=True):
             if blended is None:
-                width = batches[-1][-1].end
                 blended = np.zeros((len(scores), len(pixels), width), np.float32)
             blended[:, :, window.start : window.end] += scores * window.weight
     assert blended is not None

@@ -65,30 +65,40 @@ def choose_model(
     if not all(is_built_in("losses", name) for name in options.loss_terms):
         notes += find("extras", "try_loss")(loss, data.labels.num_classes, device)
     precision = Precision(device, options.precision)
-    named = dict.fromkeys(options.loss_terms, ("--loss", "losses"))
-    named[architecture.part] = ("--model", "networks")
+    sources, changes = _read_own_sources(config, architecture, resumed)
+    return ModelSpec(architecture, preprocessing, precision, loss, sources, notes + changes)
+
+
+def _read_own_sources(
+    config: TrainConfig, architecture: Architecture, resumed: Resumed
+) -> tuple[dict[str, str], list[str]]:
+    """Return the text of each part that is the user's own, and lines about those that have changed."""
+    parts = dict.fromkeys(config.optimization.loss_terms, ("--loss", "losses"))
+    parts[architecture.part] = ("--model", "networks")
     if config.data.augmentation not in PRESETS:
-        named[config.data.augmentation] = ("--augmentation", "augmentations")
-    named |= dict.fromkeys(config.data.reader, ("--reader", "readers"))
-    sources = read_sources((point, name) for name, (_, point) in named.items())
+        parts[config.data.augmentation] = ("--augmentation", "augmentations")
+    parts |= dict.fromkeys(config.data.reader, ("--reader", "readers"))
+    sources = read_sources((point, name) for name, (_, point) in parts.items())
     before = (resumed.content or {}).get("sources") or {}
-    changed = [name for name, text in sources.items() if before.get(name, text) != text]
-    for name in changed:
-        said = f"{named[name][0]} {name}: its source has changed since the run's last save"
+    changes = []
+    for name, text in sources.items():
+        if before.get(name, text) == text:
+            continue
+        said = f"{parts[name][0]} {name}: its source has changed since the run's last save"
         if not config.launch.changed_code:
             raise UserError(
                 f"{said}; {resumed.source} has the old text, under sources. Continue with the new one by "
                 "--changed-code"
             )
-        notes.append(said)
-    return ModelSpec(architecture, preprocessing, precision, loss, sources, notes)
+        changes.append(said)
+    return sources, changes
 
 
 def _choose_architecture(
     config: TrainConfig, data: PreparedData, resumed: Resumed
 ) -> tuple[Architecture, Preprocessing, list[str]]:
-    network, scale = config.network, config.data.scale
-    if (saved := resumed.content) is not None:
+    network, saved = config.network, resumed.content
+    if saved is not None:
         architecture = from_plain(Architecture, saved["architecture"])
         architecture = trust(architecture, network.model, resumed.source, "--model")
         return architecture, Preprocessing.from_dict(saved["preprocessing"]), []
@@ -100,7 +110,7 @@ def _choose_architecture(
         width=network.width,
         bilinear=network.bilinear,
     )
-    preprocessing = Preprocessing.for_data(data.format, data.range, scale=scale)
+    preprocessing = Preprocessing.for_data(data.format, data.range, scale=config.data.scale)
     if network.encoder_weights and architecture.part == "smp":
         preprocessing = find("extras", "encoder_pixels")(architecture.encoder, preprocessing)
     notes: list[str] = []
@@ -166,8 +176,12 @@ def _build_weights(
         state, notes = resumed.weights.fit(spec.architecture, labels)
         spec.notes.extend(notes)
     pretrained = None if resumed.content or resumed.weights else config.network.encoder_weights
-    if pretrained is not None:  # downloaded by one process, found in its cache by the others
-        world.on_main(lambda: build_network(spec.architecture, encoder_weights=pretrained) and None)
+    if pretrained is not None:
+
+        def download() -> None:
+            build_network(spec.architecture, encoder_weights=pretrained)
+
+        world.on_main(download)  # by one process; the others find it in its cache
     torch.manual_seed(config.optimization.seed)  # the same first weights on every rank
     network = build_network(
         spec.architecture, encoder_weights=pretrained, checkpointing=config.network.checkpointing
@@ -177,9 +191,9 @@ def _build_weights(
     network.load_state_dict(state, strict=False)
     count_as_sound(network)
     network = network.to(world.device)
-    return (
-        network if config.network.batch_norm == "local" else synchronise_batchnorm(network, world)
-    )
+    if config.network.batch_norm == "local":
+        return network
+    return synchronise_batchnorm(network, world)
 
 
 def build_metadata(
@@ -209,7 +223,9 @@ def describe_run(
     options = config.optimization
     count = sum(parameter.numel() for parameter in state.network.parameters())
     images = loaders.sampler.per_step * world.size
-    each = f", {options.accumulate} times" if options.accumulate > 1 else ""
+    batches = f"{options.batch_size} on each of {count_of(world.size, 'process')}"
+    if options.accumulate > 1:
+        batches += f", {options.accumulate} times"
     notes = describe_untried(world.device)
     if state.has_local_norms:
         notes.append(
@@ -226,7 +242,7 @@ def describe_run(
         f"network: {spec.architecture}; {count:,} parameters",
         f"run: {config.address}; {count_of(options.epochs, 'epoch')} of "
         f"{count_of(state.steps_per_epoch, 'step')} of {count_of(images, 'image')} "
-        f"({options.batch_size} on each of {count_of(world.size, 'process')}{each}), {world.device.type}, "
+        f"({batches}), {world.device.type}, "
         f"{str(spec.precision.dtype).removeprefix('torch.')}, "
         f"{count_of(count_workers(world, config.launch.workers), 'reading process')} each",
         *notes,

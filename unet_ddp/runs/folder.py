@@ -34,13 +34,7 @@ from unet_ddp.distributed.hosts import launcher_names
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
-from unet_ddp.files import (
-    as_local_path,
-    is_address,
-    make_writable,
-    write_errors,
-    write_text,
-)
+from unet_ddp.files import as_local_path, is_address, make_writable, write_errors, write_text
 from unet_ddp.plugins import find
 from unet_ddp.runs.lock import lock_folder, unlock_folder
 from unet_ddp.runs.mirror import Mirror
@@ -54,6 +48,8 @@ from unet_ddp.runs.recovery import (
 )
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.training.state import TrainState
+
+_ADVICE = "free some space, or choose another folder with --checkpoints"
 
 
 class RunFolder:
@@ -108,8 +104,9 @@ class RunFolder:
             if self._metadata and error is None:  # claimed, by the main process
                 self._mirror.saved()  # the report
             self.wait()  # while the folder is still locked
-            if error is not None and self._metadata and (failure := self._rescue()):
-                self._log(f"warning: {failure}")
+            failed = self._rescue() if self._metadata and error is not None else ""
+            if failed:
+                self._log(f"warning: {failed}")
         except RunError as failure:  # of a save that another error has overtaken
             self._log(str(failure))
         finally:
@@ -133,9 +130,7 @@ class RunFolder:
         is_new = not self.path.exists()
         lock = lock_folder(self.path, "--checkpoints or --exp-name")
         self._unlock = partial(unlock_folder, lock, self.path) if is_new else lock.close
-        with write_errors(
-            self.path, "free some space, or choose another folder with --checkpoints"
-        ):
+        with write_errors(self.path, _ADVICE):
             settle_list(self.path)
         self._mirror.open(self.launchers)
         path = choose_checkpoint(config, self.launchers, self._torchruns)
@@ -166,15 +161,12 @@ class RunFolder:
         self._config = config
         self._metadata = {**metadata, "run": run, "launchers": self.launchers, "resume": resume}
         self._keeps_previous = resumed.is_new or resumed.source == self.last  # no corrupt file
-        advice = "free some space"
-        if resumed.is_new:
-            advice += ", or choose another folder with --checkpoints"
-        with write_errors(self.path, advice):
+        with write_errors(self.path, _ADVICE if resumed.is_new else "free some space"):
             if resumed.is_new:
                 delete_owned(self.path)
             else:
-                names = {"last.pt", "last.1.pt", resumed.source.name}
-                adopt_run(self.path, names | {"best.pt"} if resumed.has_best else names)
+                best = {"best.pt"} if resumed.has_best else set()
+                adopt_run(self.path, {"last.pt", "last.1.pt", resumed.source.name} | best)
             if not resumed.is_new and resumed.source.name == resume != self.last.name:
                 delete_later(self.path, resumed)
             with owning(self.path / "config.yaml") as path:
@@ -197,8 +189,9 @@ class RunFolder:
     def is_due(self, step: int) -> bool:
         """Return whether last.pt is to be written after this step of the run, in mid-epoch."""
         steps, minutes = self._config.run.save_every_steps, self._config.run.save_every_minutes
-        seconds = time.monotonic() - self._saved
-        return bool(steps and step % steps == 0) or bool(minutes and seconds >= 60 * minutes)
+        if steps and step % steps == 0:
+            return True
+        return bool(minutes) and time.monotonic() - self._saved >= 60 * minutes
 
     def save(
         self, state: TrainState, *, is_best: bool = False, labels: Labels | None = None
@@ -219,17 +212,20 @@ class RunFolder:
         self._saved = time.monotonic()
         if labels is not None:
             self._metadata = {**self._metadata, "labels": labels.to_dict()}
-        if self._writes:
-            last = {**self._metadata, **state.state_dict()}
-            new = {"last.pt": last}  # the first: --resume finds in it the others
-            if is_best:
-                new["best.pt"] = compose_best(last)
-            every = self._config.run.save_every
-            if every and state.step == 0 and state.epoch > 0 and state.epoch % every == 0:
-                new[f"epoch_{state.epoch:04d}.pt"] = last
-            earlier = {name: self._unsaved[name] for name in self._unsaved.keys() - new.keys()}
-            self._unsaved = {**earlier, **copy_to_host(new)}
-            self._writing = self._thread.submit(self._write, self.path, self._unsaved)
+        if not self._writes:
+            return
+        last = {**self._metadata, **state.state_dict()}
+        new = {"last.pt": last}  # the first: --resume finds in it the others
+        if is_best:
+            new["best.pt"] = compose_best(last)
+        every = self._config.run.save_every
+        if every and state.step == 0 and state.epoch > 0 and state.epoch % every == 0:
+            new[f"epoch_{state.epoch:04d}.pt"] = last
+        copies = copy_to_host(new)
+        for name in copies:
+            self._unsaved.pop(name, None)
+        self._unsaved |= copies
+        self._writing = self._thread.submit(self._write, self.path, self._unsaved)
 
     def wait(self) -> None:
         """Wait until the last save is on the disk, and in the mirror or known not to be.
@@ -291,7 +287,8 @@ class RunFolder:
         names = list(files)
         with self._mirror.saving:
             failure = save_all(folder, files, keep_previous=self._keeps_previous)
-        self._keeps_previous |= "last.pt" not in files
+        if "last.pt" not in files:
+            self._keeps_previous = True
         if not failure:
             self._mirror.saved()
         for name in names:

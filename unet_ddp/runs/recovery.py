@@ -103,18 +103,21 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
         raise UserError(
             f"{source}: contains weights only; resume from a last.pt, or start from it with --load and --exp-name NAME"
         )
-    files = [file for file in (*_find_epochs(folder), last) if file.is_file()]
-    later = [file for file in files if file.name > path.name]
+    files = [*_find_epochs(folder), last]
+    later = [file for file in files if file.is_file() and file.name > path.name]
     if later and not overwrite:
         raise UserError(
             f"--resume {path}: its run has continued to {later[-1]}; use --overwrite to go back and "
             "lose that, or start another run from these weights with --load and --exp-name NAME"
         )
     position = _check_run(source, content).position
+    notes = [warning] if warning else []
+    notes.append(
+        f"resuming {source}: {count_of(position.epoch, 'epoch')} and "
+        f"{count_of(position.step, 'step')} are done"
+    )
     content = {**content, "config": find("extras", "translate")(content["config"])}
-    done = f"resuming {source}: {count_of(position.epoch, 'epoch')} and {count_of(position.step, 'step')} are done"
     content, due, lost_best = _find_best(folder, content)
-    notes = [note for note in (warning, done) if note]
     return Resumed(content, source, notes=notes, due=due, lost_best=lost_best)
 
 
@@ -127,7 +130,7 @@ def contains_a_run(place: Path, existing: Sequence[Path]) -> UserError:
     """Return the error of a new run where there is a run, which the files `existing` show."""
     names = [path.name for path in existing]
     advice = "continue it with --resume, "
-    if not {"last.pt", "last.1.pt", "last.json"} & set(names):
+    if {"last.pt", "last.1.pt", "last.json"}.isdisjoint(names):
         advice = ""
     return UserError(
         f"{place} contains a run ({names[0]}): {advice}choose another folder with --exp-name NAME, "
@@ -162,14 +165,15 @@ def _find_best(folder: Path, content: Content) -> tuple[Content, dict[str, Conte
     best = content["best"]
     if best["score"] == -math.inf or _read_best(folder / "best.pt") == best:
         return content, {}, ""
-    for donor in (content, folder / f"epoch_{best['epoch'] + 1:04d}.pt"):
+    epoch = best["epoch"] + 1
+    for donor in (content, folder / f"epoch_{epoch:04d}.pt"):
         with suppress(UserError):
             found = load(donor) if isinstance(donor, Path) else donor
             run = _check_run(folder, found)
-            is_end = (run.position.epoch, run.position.step) == (best["epoch"] + 1, 0)
+            is_end = (run.position.epoch, run.position.step) == (epoch, 0)
             if is_end and run.best == Best(**best):
                 return content, {"best.pt": compose_best(found)}, ""
-    lost = f"{folder / 'best.pt'} is not the network of epoch {best['epoch'] + 1}, the best so far"
+    lost = f"{folder / 'best.pt'} is not the network of epoch {epoch}, the best so far"
     return {**content, "best": {"score": -math.inf, "epoch": 0}}, {}, lost
 
 
@@ -207,5 +211,6 @@ def _check_run(source: Path, content: Content) -> SavedRun:
     """Return what a checkpoint says of its run; this and its network are checked."""
     check_content(Description, source, content)
     scaler = content.get("scaler")
-    is_off = isinstance(scaler, dict) and not scaler
-    return check_content(SavedRun, source, {**content, "scaler": None if is_off else scaler})
+    if scaler == {}:  # off
+        content = {**content, "scaler": None}
+    return check_content(SavedRun, source, content)

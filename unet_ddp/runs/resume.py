@@ -68,15 +68,18 @@ class Resumed:
         """
         if self.content is None:
             return self._resolve_new(config, world)
-        settled = {"learning_rate", "precision"}  # auto: the run has chosen its own at its start
-        autos = {name for name in settled if getattr(config.optimization, name) == "auto"}
+        autos = set()  # the run has chosen its own at its start
+        for name in ("learning_rate", "precision"):
+            if getattr(config.optimization, name) == "auto":
+                autos.add(name)
         config = replace(config, given=config.given - autos)
         config = with_saved(config, self.content["config"])
-        options, is_cpu = config.optimization, world.device.type == "cpu"
+        rate, precision = config.optimization.learning_rate, config.optimization.precision
         found = self.source.parent / "learning_rate.csv"  # by a run that was begun with auto
         if "learning_rate" in autos and not found.exists():
-            self.notes.append(f"--learning-rate auto: the run keeps its {options.learning_rate:g}")
-        if is_cpu and options.precision == "bfloat16" and not is_faster_in_bfloat16():
+            self.notes.append(f"--learning-rate auto: the run keeps its {rate:g}")
+        is_cpu = world.device.type == "cpu"
+        if is_cpu and precision == "bfloat16" and not is_faster_in_bfloat16():
             self.notes.append(
                 "bfloat16 is slow on this CPU; --precision float32 goes on without it"
             )
@@ -103,29 +106,29 @@ class Resumed:
         if images is None:
             return config
         at_once = world.size if batch_size == "auto" else batch_size * world.size
-        if images % at_once:
+        accumulate, rest = divmod(images, at_once)
+        if rest:
             raise UserError(
                 f"--images-per-step {images}: {at_once} at once on {processes} do not divide it; "
                 "change the number of images or processes, or --batch-size"
             )
         if batch_size == "auto":
             return config
-        if options.accumulate not in (1, images // at_once):
+        if options.accumulate not in (1, accumulate):
             raise UserError(
                 f"--images-per-step {images} of --batch-size {batch_size} on {processes} means "
-                f"--accumulate {images // at_once}, not {options.accumulate}; leave one of them out"
+                f"--accumulate {accumulate}, not {options.accumulate}; leave one of them out"
             )
-        return with_values(config, {"accumulate": images // at_once, "images_per_step": None})
+        return with_values(config, {"accumulate": accumulate, "images_per_step": None})
 
     def _note_changes(self, config: TrainConfig) -> None:
         assert self.content is not None
         before, keeps = self.content["config"], names_of(type(config), Kind.FIXED)
         silent = names_of(type(config), Kind.DATA_PLACE, Kind.RUN_PLACE, Kind.FILES, Kind.PER_STEP)
-        changed = {
-            name: f"{name} {_show(before[name])} -> {_show(value)}"
-            for name, value in config.to_dict().items()
-            if name not in silent - keeps and not is_same(before.get(name, value), value)
-        }
+        changed = {}
+        for name, value in config.to_dict().items():
+            if name not in silent - keeps and not is_same(before.get(name, value), value):
+                changed[name] = f"{name} {_show(before[name])} -> {_show(value)}"
         fixed = [text for name, text in changed.items() if name in keeps]
         if fixed:
             raise UserError(
@@ -138,28 +141,27 @@ class Resumed:
                 self.notes.append(f"no longer {switched}: that takes {as_flag(name)} each time")
         if changed:
             self.notes.append(f"changed since: {', '.join(changed.values())}")
-        edits = _describe_edits(self.source, before, config)
-        self.notes.extend(edits)
+        self.notes.extend(_describe_edits(self.source, before, config))
 
     def _keep_images_per_step(self, config: TrainConfig, world: World) -> TrainConfig:
         assert self.content is not None
         options, images = config.optimization, self.content["images_per_step"]
+        accumulate = options.accumulate
         if options.images_per_step not in (None, images):
             raise UserError(
                 f"--images-per-step {options.images_per_step}: the run takes {images} in each step and "
                 "keeps them; leave the flag out, or start a new run with "
                 f"--load {self.source} and --exp-name NAME"
             )
-        accumulate = options.accumulate
         if options.batch_size == "auto" and images % world.size == 0:
             return with_values(config, {"images_per_step": images})
-        if images % (world.size * accumulate):
+        batch_size, rest = divmod(images, world.size * accumulate)
+        if rest:
             sizes = [str(n) for n in range(1, images + 1) if images % (n * accumulate) == 0]
             raise UserError(
                 f"--resume: the run's {images} images per step can't be divided among {world.size} "
                 f"processes; use {', '.join(sizes)} of them"
             )
-        batch_size = images // (world.size * accumulate)
         if batch_size != options.batch_size:
             self.notes.append(
                 f"batch size {batch_size} on each of {count_of(world.size, 'process')} keeps the run's "
@@ -188,8 +190,9 @@ class Resumed:
         check_classes(data.labels, config.optimization.class_weights)
         if data.labels.needs is not None:
             check_installed(*data.labels.needs)
-        notes = check_same_data(saved, data, self.source) if saved else []
-        return replace(data, notes=[*data.notes, *notes]) if notes else data
+        if saved:
+            data.notes.extend(check_same_data(saved, data, self.source))
+        return data
 
     def restore(self, state: TrainState) -> None:
         """Restore the state of the run, each tensor of which must fit.
@@ -239,11 +242,11 @@ def _name_moments(
         for k, saved in typed(optimizer.get("state"), dict[int, object]).items():
             if not 0 <= k < len(parameters):
                 raise UserError(f"{k}; the network has {len(parameters)} parameters")
-            tensors = typed(saved, dict[str, Tensor])
-            found |= {f"optimizer.{k}.{name}": tensor for name, tensor in tensors.items()}
-            for name in ("exp_avg", "exp_avg_sq", "step"):
-                like = parameters[k] if name != "step" else parameters[k].new_zeros(())
-                wanted[f"optimizer.{k}.{name}"] = like
+            for name, tensor in typed(saved, dict[str, Tensor]).items():
+                found[f"optimizer.{k}.{name}"] = tensor
+            wanted[f"optimizer.{k}.exp_avg"] = parameters[k]
+            wanted[f"optimizer.{k}.exp_avg_sq"] = parameters[k]
+            wanted[f"optimizer.{k}.step"] = parameters[k].new_zeros(())
     except UserError as error:
         raise UserError(f"{source}: optimizer: {error}") from None
     return found, wanted
@@ -256,21 +259,16 @@ def _describe_edits(source: Path, before: Mapping[str, Any], config: TrainConfig
     each resume writes that of its number of processes.
     """
     recipe = source.with_name("config.yaml")
+    edited = []
     with suppress(UserError):  # none, or no recipe any more: it is replaced all the same
-        values = {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in read_recipe(recipe).items()
-            if name in before.keys() - config.given - {"batch_size"}
-        }
-        edited = [
-            f"{name} {_show(value)}, {source.name} {_show(before[name])}"
-            for name, value in values.items()
-            if not is_same(value, before[name])
-        ]
-        if edited:
-            shown = join_some(edited, 3)
-            return [f"{recipe} has {shown}: --resume reads the latter; use flags"]
-    return []
+        for name, value in read_recipe(recipe).items():
+            value = list(value) if isinstance(value, tuple) else value
+            is_read = name in before.keys() - config.given - {"batch_size"}
+            if is_read and not is_same(value, before[name]):
+                edited.append(f"{name} {_show(value)}, {source.name} {_show(before[name])}")
+    if not edited:
+        return []
+    return [f"{recipe} has {join_some(edited, 3)}: --resume reads the latter; use flags"]
 
 
 def _show(value: object) -> str:

@@ -85,17 +85,19 @@ def measure_files(split: Split) -> Tensor:
     """
     if any(side.is_remote or side.scanned for side in (split.training, split.validation)):
         return torch.zeros(0, 2, dtype=torch.int64)
-    pairs = [(pair, side) for side in (split.training, split.validation) for pair in side]
-    sampled = set(_sample(len(pairs)))
-    return torch.tensor(
-        [
-            [
-                _measure(side, path, stamp, reads=row in sampled)
-                for path, stamp in zip((pair.image, pair.mask), pair.stamps, strict=True)
-            ]
-            for row, (pair, side) in enumerate(pairs)
-        ]
-    )
+    sampled = _sample(len(split.training) + len(split.validation))
+    rows: list[list[int]] = []
+    for side in (split.training, split.validation):
+        for pair in side:
+            reads = len(rows) in sampled
+            image, mask = pair.stamps
+            rows.append(
+                [
+                    _measure(side, pair.image, image, reads=reads),
+                    _measure(side, pair.mask, mask, reads=reads),
+                ]
+            )
+    return torch.tensor(rows)
 
 
 def _sample(count: int) -> list[int]:
@@ -123,7 +125,9 @@ def _name_difference(split: Split, listing: Path) -> str:
         return ""
     pairs: list[Pair] = [*split.training, *split.validation]
     now = {str(pair.image.absolute()) for pair in pairs}
+    if now.isdisjoint(then):
+        return ""
     for names, what in ((now - then, "new"), (then - now, "missing")):
-        if names and now & then:
+        if names:
             return f" ({min(names)} is {what})"
     return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -21,7 +20,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of, hides_bars, one_line
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.plugins import find
-from unet_ddp.runs.writers import OwnCallback, open_files, open_named, score_columns
+from unet_ddp.runs.writers import OwnCallback, open_files, open_named, score_columns, to_cell
 from unet_ddp.training.guard import FiniteGuard
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import StepReport
@@ -31,7 +30,9 @@ _REFRESH = 0.5  # seconds between the bar's figures
 
 def console(world: World) -> Callable[[str], None]:
     """Return a function that prints a line above the progress bar; silent off the main rank."""
-    return (lambda line: tqdm.write(one_line(line))) if world.is_main else (lambda line: None)
+    if world.is_main:
+        return lambda line: tqdm.write(one_line(line))
+    return lambda line: None
 
 
 class Tracker:
@@ -192,8 +193,12 @@ class Tracker:
             "epoch": state.epoch + 1,
             "step": state.done,
             "learning_rate": state.schedule.at(state.done - 1),
-            "loss": _cell(total),
-            **{name: _cell(t) for name, t in zip(state.loss.columns, terms, strict=True) if name},
+            "loss": to_cell(total),
+        }
+        for name, term in zip(state.loss.columns, terms, strict=True):
+            if name is not None:
+                row[name] = to_cell(term)
+        row |= {
             **score_columns(validation, self._class_names),
             "skipped_steps": skipped_in_all,
             "images_per_second": self.images_per_second,
@@ -214,17 +219,13 @@ class Tracker:
             )
 
 
-def _cell(value: float) -> float | str:
-    """Return a number for a row, or an empty cell for nan."""
-    return "" if math.isnan(value) else value
-
-
 def _describe(validation: Validation | None, best: float) -> str:
     """Return a few words about a validation; `best` is the highest Dice before it."""
     if validation is None:
         return "not validated"
-    dice, threshold = validation.scores.dice, validation.threshold
-    text = f"validation Dice {dice:.4f}" + (" (best)" if dice > best else "")
-    if threshold is not None:
-        text += f", {validation.dice_at_threshold:.4f} at threshold {threshold:.3f}"
+    text = f"validation Dice {validation.scores.dice:.4f}"
+    if validation.scores.dice > best:
+        text += " (best)"
+    if validation.threshold is not None:
+        text += f", {validation.dice_at_threshold:.4f} at threshold {validation.threshold:.3f}"
     return text

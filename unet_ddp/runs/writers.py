@@ -49,9 +49,8 @@ class OwnCallback:
     """
 
     def __init__(self, name: str, run: RunInfo) -> None:
-        self.name, self._callback = name, None
-        kind = find("callbacks", name)
-        self._callback = self._guarded(kind)(run)
+        self.name = name
+        self._callback = self._guarded(find("callbacks", name))(run)
 
     def __getattr__(self, moment: str) -> Callable[..., Any]:
         return self._guarded(getattr(self._callback, moment))
@@ -94,23 +93,31 @@ def open_files(config: TrainConfig, state: TrainState) -> list[Any]:
     One whose steps are all saved, but not its scores, is validated and written again.
     """
     done = state.epoch * state.steps_per_epoch
-    rows = CsvWriter(config.folder / "metrics.csv", after=done)
-    return [rows, TensorBoardWriter(config.folder, after=done)]
+    return [
+        CsvWriter(config.folder / "metrics.csv", after=done),
+        TensorBoardWriter(config.folder, after=done),
+    ]
 
 
 def score_columns(validation: Validation | None, names: list[str]) -> Row:
     """Return the columns of scores; a class that never occurs has empty cells."""
     if validation is None:
         return {}
-    scores, names = validation.scores, [one_line(name) for name in names]
+    scores = validation.scores
     row: Row = {"validation_dice": scores.dice, "validation_iou": scores.iou}
     if validation.threshold is not None:
         row["threshold"] = validation.threshold
         row["dice_at_threshold"] = validation.dice_at_threshold
     row["calibration_error"] = validation.calibration_error
-    row |= {f"dice_{name}": value for name, value in zip(names, scores.dice_per_class, strict=True)}
-    row |= {f"iou_{name}": value for name, value in zip(names, scores.iou_per_class, strict=True)}
-    return {key: "" if math.isnan(value) else value for key, value in row.items()}
+    for score, values in (("dice", scores.dice_per_class), ("iou", scores.iou_per_class)):
+        for name, value in zip(names, values, strict=True):
+            row[f"{score}_{one_line(name)}"] = value
+    return {key: to_cell(value) for key, value in row.items()}
+
+
+def to_cell(value: float) -> float | str:
+    """Return a number for a row, or an empty cell for nan."""
+    return "" if math.isnan(value) else value
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -133,9 +140,13 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 def describe_time(seconds: float) -> str:
     """Return a time in a unit that suits it."""
+    if seconds < 10:
+        return f"{seconds:.2g} s"
     if seconds < 120:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def to_float(cell: str | None) -> float:
@@ -163,7 +174,9 @@ class CsvWriter:
 
     def _rewrite(self, rows: list[dict[str, str]], columns: Iterable[str] = ()) -> None:
         """Replace the file by rows, with their columns and these."""
-        columns = list(dict.fromkeys([*(rows[0] if rows else ()), *columns]))
+        if rows:
+            columns = dict.fromkeys([*rows[0], *columns])
+        columns = list(columns)
         with (
             owning(self.path) as path,
             replacing(path, durable=True) as temporary,
@@ -183,7 +196,8 @@ class CsvWriter:
         self._due.append(row)
         if self.columns and not row.keys() <= set(self.columns):
             self._rewrite(read_rows(self.path), row)
-        columns, text = self.columns or list(row), io.StringIO(newline="")
+        columns = self.columns or list(row)
+        text = io.StringIO(newline="")
         writer = csv.DictWriter(text, columns)
         if not self.columns:
             writer.writeheader()
@@ -232,12 +246,10 @@ class TensorBoardWriter:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        figures = [
-            Summary.Value(tag=name, simple_value=value)
-            for name, value in row.items()
-            if isinstance(value, float)
-        ]
-        summary = Summary(value=figures)
+        summary = Summary()
+        for name, value in row.items():
+            if isinstance(value, float):
+                summary.value.add(tag=name, simple_value=value)
         self._due.append(self._event(wall_time=time.time(), step=row["step"], summary=summary))
         records = io.BytesIO()
         for event in self._due:

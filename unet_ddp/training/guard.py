@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -79,8 +80,9 @@ class FiniteGuard:
             event.synchronize()
         self.loss, is_finite = answer.tolist()
         if is_finite:
-            self._in_a_row, self._good_in_a_row = 0, self._good_in_a_row + 1
-            self._quiet = int(self.has_scaler and self._good_in_a_row >= _GROWTH)
+            self._in_a_row = 0
+            self._good_in_a_row += 1
+            self._quiet = 1 if self.has_scaler and self._good_in_a_row >= _GROWTH else 0
             return
         self._good_in_a_row = 0
         self._in_a_row += 1
@@ -90,7 +92,7 @@ class FiniteGuard:
         if is_search and self._in_a_row < self.most:
             return
         names = self.world.gather([str(self.pairs[index].image) for index in pairs])
-        images = ", ".join(name for rank in names for name in rank)
+        images = ", ".join(chain.from_iterable(names))
         what = "gradients" if math.isfinite(self.loss) else "loss"
         message = f"step {step} skipped: non-finite {what}; images: {images}"
         if self._in_a_row >= self.most:

@@ -104,10 +104,11 @@ class CrossEntropy:
 
     def targets(self, batch: Batch) -> Tensor:
         """Return the factors of the pixels' log-probabilities (N, C, H, W)."""
-        targets, share = batch.truth, self.smoothing
-        if share:
+        targets = batch.truth
+        if self.smoothing:
             valid = (batch.masks != IGNORE_ID).unsqueeze(1).to(batch.weights.dtype)
-            targets = valid * share / targets.shape[1] + targets * (1 - valid * share)
+            shared = valid * self.smoothing
+            targets = shared / targets.shape[1] + targets * (1 - shared)
         return targets
 
     def sums(self, batch: Batch) -> dict[str, Tensor]:
@@ -154,20 +155,24 @@ class SegmentationLoss(nn.Module):
         self.region: Term | None = None
         self.pixel: Term | None = None
         for name in self.options.loss_terms:
-            term = make_term(name, self.options)
+            if is_built_in("losses", name):
+                term: Term = find("losses", name)(self.options)
+            else:
+                term = find("extras", "own_loss")(name, self.options)
             if name in PIXEL_TERMS:
                 self.pixel = term
             else:
                 self.region = term
-        weights = self.options.class_weights
-        weighed = None if weights is None else torch.tensor(weights, dtype=torch.float64)
-        self.register_buffer("class_weights", weighed)
+        weights = None
+        if self.options.class_weights is not None:
+            weights = torch.tensor(self.options.class_weights, dtype=torch.float64)
+        self.register_buffer("class_weights", weights)
 
     @property
     def columns(self) -> tuple[str | None, str | None]:
         """Names of the region and the pixel term in metrics.csv; None for one that there is not."""
-        region, pixel = (term.column if term else None for term in (self.region, self.pixel))
-        return region, pixel
+        region, pixel = self.region, self.pixel
+        return region.column if region else None, pixel.column if pixel else None
 
     def forward(self, logits: Tensor, masks: Tensor) -> Losses:
         """Return the losses of logits (N, C, H, W).
@@ -179,17 +184,17 @@ class SegmentationLoss(nn.Module):
         if logits.dtype in (torch.bfloat16, torch.float16):
             logits = logits.float()
         with torch.autocast(logits.device.type, enabled=False):
-            given, num_classes = self.class_weights, logits.shape[1]
-            weights = logits.new_ones(num_classes) if given is None else given.to(logits)
+            weights = self.class_weights
+            if weights is None:
+                weights = logits.new_ones(logits.shape[1])
+            weights = weights.to(logits)
             regions, pixels = self.split(logits, masks.long(), weights)
-            sums = [
-                self.region.sums(regions) if self.region else {},
-                self.pixel.sums(pixels) if self.pixel else {},
-                {"occurring": regions.count_truth()},
-            ]
+            region_sums = self.region.sums(regions) if self.region else {}
+            pixel_sums = self.pixel.sums(pixels) if self.pixel else {}
             if pixels is not regions:
-                sums[1]["occurring"] = pixels.count_truth()
-            region_sums, pixel_sums, shared = sum_all(*sums)
+                pixel_sums["occurring"] = pixels.count_truth()
+            shared = {"occurring": regions.count_truth()}
+            region_sums, pixel_sums, shared = sum_all(region_sums, pixel_sums, shared)
             region = pixel = weights.new_zeros(())
             if self.region:
                 region = self.region.value({**shared, **region_sums}, regions.weights)
@@ -210,28 +215,16 @@ class SegmentationLoss(nn.Module):
         return batch, batch
 
 
-def make_term(name: str, options: OptimizationConfig) -> Term:
-    """Return a term of the loss by its name.
-
-    Raises:
-        UserError: one of the user's own can't be made, or its column's name is missing or taken.
-    """
-    if is_built_in("losses", name):
-        term: Term = find("losses", name)(options)
-    else:
-        term = find("extras", "own_loss")(name, options)
-    return term
-
-
 def sum_all(*groups: dict[str, Tensor]) -> list[dict[str, Tensor]]:
     """Return the vectors by name, each summed over all ranks: one collective for all of them."""
+    vectors: list[Tensor] = []
     for group in groups:
         for name, sums in group.items():
             if sums.ndim != 1:
                 raise UserError(
                     f"--loss: {name} is of {sums.ndim} dimensions; sums must be vectors"
                 )
-    vectors = [vector for group in groups for vector in group.values()]
+            vectors.append(sums)
     total = sum_over_ranks(torch.cat(vectors))
-    parts = iter(torch.split(total, [len(vector) for vector in vectors]))
-    return [{name: next(parts) for name in group} for group in groups]
+    parts = iter(torch.split(total, [*map(len, vectors)]))
+    return [dict(zip(group, parts, strict=False)) for group in groups]

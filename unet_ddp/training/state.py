@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -82,10 +81,7 @@ class WeightAverage:
         self.network = copy.deepcopy(network).eval().requires_grad_(False)
         self.decay = decay
         self.steps = 0
-
-    @cached_property
-    def _tensors(self) -> Tensors:
-        return Tensors(self.network)
+        self._tensors = Tensors(self.network)
 
     @torch.no_grad()
     def update_ema(self, network: Tensors, is_finite: Tensor) -> None:
@@ -167,8 +163,9 @@ class TrainState:
 
     def finish_epoch(self, validation: Validation | None) -> bool:
         """Go to the next epoch; return whether this one's validation Dice is the best so far."""
-        dice = validation.scores.dice if validation else math.nan
-        self.threshold = validation.threshold if validation else None
+        dice, self.threshold = math.nan, None
+        if validation is not None:
+            dice, self.threshold = validation.scores.dice, validation.threshold
         is_best = dice > self.best  # never for nan
         if is_best:
             self.best, self.best_epoch = dice, self.epoch

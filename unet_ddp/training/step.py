@@ -87,7 +87,7 @@ def correct_averages(state: TrainState, buffers: Snapshot, *, batches: int) -> N
     if state.has_local_norms:
         average_over_ranks(state.network)
     if state.unbiased and state.done < FIRST_STEPS:  # they may still be biased
-        correct_bias(state.network, dict(copies_of(buffers)), batches=batches)
+        correct_bias(state.network, copies_of(buffers), batches=batches)
 
 
 def train_steps(
@@ -149,10 +149,12 @@ def unflatten(values: Tensor, like: list[Tensor]) -> list[Tensor]:
     return [part.view_as(tensor) for part, tensor in zip(parts, like, strict=True)]
 
 
-def copies_of(snapshot: Snapshot) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each buffer with its copy in the snapshot."""
+def copies_of(snapshot: Snapshot) -> dict[Tensor, Tensor]:
+    """Return the copy of each buffer in the snapshot."""
+    copies: dict[Tensor, Tensor] = {}
     for group, before in snapshot:
-        yield from zip(group, unflatten(before, group), strict=True)
+        copies.update(zip(group, unflatten(before, group), strict=True))
+    return copies
 
 
 def restore_unless(is_finite: Tensor, snapshot: Snapshot) -> None:

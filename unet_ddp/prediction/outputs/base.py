@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, TextIO
 
@@ -49,7 +49,7 @@ class ImageFiles:
     image: Path
     source: Source  # the image's file
     mask: Path
-    written: Sequence[Path] = ()  # the files of all outputs
+    written: list[Path] = field(default_factory=list)  # the files of all outputs
 
     def named(self, ending: str) -> Path:
         """Return the path of a file next to the mask, named as the image and with this ending."""
@@ -133,8 +133,9 @@ def open_outputs(config: PredictConfig, labels: Labels, image_format: ImageForma
         if not is_own("outputs", name):
             raise UserError(f"--write {name}: is no output; name one of yours as MODULE:CLASS")
         flags.setdefault(name, f"--write {name}")
-    outputs: list[Output] = []
+    outputs = []
     for name, flag in flags.items():
-        outputs.append(find("outputs", name)(config, labels, image_format))
-        outputs[-1].flag = flag
+        output: Output = find("outputs", name)(config, labels, image_format)
+        output.flag = flag
+        outputs.append(output)
     return outputs

@@ -74,8 +74,8 @@ def write_mask(mask: Mask, labels: Labels, path: Path, place: Place | None = Non
 def _write_png(ids: Mask, labels: Labels, path: Path) -> None:
     """Write the pixels of `labels.to_image`."""
     sample = labels.to_image(ids[:1])
-    pixels, palette = np.asarray(sample), b""
-    depth = 8 * pixels.dtype.itemsize
+    pixels = np.asarray(sample)
+    palette, depth = b"", 8 * pixels.dtype.itemsize
     if sample.mode == "P":
         palette = bytes(sample.getpalette() or [])
         depth = 1 if max(labels.values) <= 1 else 8
@@ -92,17 +92,17 @@ def _write_tiff(ids: Mask, labels: Labels, path: Path, *, has_colours: bool) -> 
     """
     import tifffile
 
-    first = labels.to_image(ids[:1])
-    sample = np.asarray(first)
-    photometric, colormap = "rgb" if sample.ndim == 3 else "minisblack", None
-    if first.mode == "P" or (has_colours and first.mode == "L"):
+    sample = labels.to_image(ids[:1])
+    pixels = np.asarray(sample)
+    photometric, colormap = "rgb" if pixels.ndim == 3 else "minisblack", None
+    if sample.mode == "P" or (has_colours and sample.mode == "L"):
         photometric, colormap = "palette", np.zeros((3, 256), np.uint16)
         colormap[:, labels.values] = np.array(labels.colours, np.uint16).T * 257
     tifffile.imwrite(
         path,
         _tiles(ids, labels),
-        shape=(*ids.shape, *sample.shape[2:]),
-        dtype=sample.dtype,
+        shape=(*ids.shape, *pixels.shape[2:]),
+        dtype=pixels.dtype,
         photometric=photometric,
         colormap=colormap,
         tile=(_TILE, _TILE),
@@ -117,6 +117,7 @@ def _tiles(ids: Mask, labels: Labels) -> Iterator[NDArray[Any]]:
         band = labels.to_values(ids[top : top + _TILE])
         for left in range(0, band.shape[1], _TILE):
             tile = band[:, left : left + _TILE]
-            padded = np.zeros((_TILE, _TILE, *tile.shape[2:]), tile.dtype)
-            padded[: tile.shape[0], : tile.shape[1]] = tile
+            height, width, *channels = tile.shape
+            padded = np.zeros((_TILE, _TILE, *channels), tile.dtype)
+            padded[:height, :width] = tile
             yield padded

@@ -34,7 +34,9 @@ def write_png(
     """
     height, width, *colours = shape
     kind = _COLOUR if colours else _GREY
-    header = struct.pack(">IIBBBBB", width, height, depth, _INDEXED if palette else kind, 0, 0, 0)
+    if palette:
+        kind = _INDEXED
+    header = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0)
     file.write(_SIGNATURE)
     _write_chunk(file, b"IHDR", header)
     if palette:

@@ -58,7 +58,11 @@ class Records:
     def merge(self, world: World) -> None:
         """Write the file of all images, on rank 0."""
         self._files[0].seek(0)
-        while any(pieces := world.gather(b"" if world.is_main else self._files[0].read(PIECE))):
+        while True:
+            piece = b"" if world.is_main else self._files[0].read(PIECE)
+            pieces = world.gather(piece)
+            if not any(pieces):
+                break
             world.on_main(partial(self._keep, pieces))
         spans = world.gather(self._spans)
         world.on_main(lambda: self._write(MergedRecords(self._files, spans)))
@@ -94,5 +98,6 @@ class MergedRecords:
 
     def __iter__(self) -> Iterator[str]:
         for _, offset, length, rank in self._order:
-            self._files[rank].seek(offset)
-            yield self._files[rank].read(length).decode("utf-8", "surrogateescape")
+            file = self._files[rank]
+            file.seek(offset)
+            yield file.read(length).decode("utf-8", "surrogateescape")
