@@ -39,13 +39,18 @@ def find_scored(
     """
     if images is not None and masks is not None:
         planes = model.labels.reads_planes
-        pairs, place = find_pairs(as_path(images), as_path(masks), planes=planes), f"in {images}"
+        pairs = find_pairs(as_path(images), as_path(masks), planes=planes)
+        place = f"in {images}"
     else:
         pairs = rebuild(saved.run, source, model.labels).split.validation
         place = "of its run's validation"
-    pixels, resized = model.preprocessing, resizes_masks(saved.run)
-    form = pixels.format
-    data = SegmentationDataset(pairs, model.labels, form, scale=pixels.scale, resize_masks=resized)
+    data = SegmentationDataset(
+        pairs,
+        model.labels,
+        model.preprocessing.format,
+        scale=model.preprocessing.scale,
+        resize_masks=resizes_masks(saved.run),
+    )
     return Scored(data, f"{count_of(len(pairs), 'image')} {place}")
 
 
