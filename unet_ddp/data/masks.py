@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -110,6 +111,12 @@ class ValueTable:
         if self.ignore is not None:  # on either side of the threshold
             ids[codes == self.ignore] = IGNORE_ID
         return ids
+
+
+def pack_colour(colour: Sequence[int]) -> int:
+    """Return 0xRRGGBB of (red, green, blue)."""
+    red, green, blue = colour
+    return red << 16 | green << 8 | blue
 
 
 def unpack_colour(code: Any) -> tuple[Any, Any, Any]:

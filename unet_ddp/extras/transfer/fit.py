@@ -144,10 +144,11 @@ def fit_weights(
     beyond = [n for n in names if not in_encoder(n) and not n.startswith(f"{head}.")]
     if encoder_only or not beyond:
         part = {name: tensor for name, tensor in wanted.items() if in_encoder(name)}
-    fitted = FittedWeights({name: loaded.state[names[name]] for name in part if name in names})
-    used = {names[name] for name in fitted.state}
+    found = {name: names[name] for name in part if name in names}
+    fitted = FittedWeights({name: loaded.state[theirs] for name, theirs in found.items()})
+    used = {*found.values()}
     fitted.left += _enumerate("", [name for name in loaded.state if name not in used])
-    fitted.new += _enumerate("", [name for name in wanted if name not in fitted.state])
+    fitted.new += _enumerate("", [name for name in wanted if name not in found])
     if wanted[first].shape[1] == architecture.channels:  # else a convolution of rearranged pixels
         _fit_bands(fitted, first, wanted[first])
     _fit_classes(fitted, head, loaded.labels, labels)
@@ -214,12 +215,13 @@ def _fit_classes(fitted: FittedWeights, head: str, old: Labels | None, new: Labe
         return
     for name, tensor in taken.items():
         mean = tensor.mean(dim=0)
-        fitted.state[name] = torch.stack([mean if k is None else tensor[k] for k in rows])
+        new_rows = [mean if k is None else tensor[k] for k in rows]
+        fitted.state[name] = torch.stack(new_rows)
     left = [name for k, name in enumerate(old.class_names) if k not in rows]
-    is_new = [name for k, name in zip(rows, new.class_names, strict=True) if k is None]
+    added = [name for k, name in zip(rows, new.class_names, strict=True) if k is None]
     fitted.adapted += _enumerate(f"{head}, to classes ", new.class_names)
     fitted.left += _enumerate("classes ", left)
-    fitted.new += _enumerate("from the mean of the old classes ", is_new)
+    fitted.new += _enumerate("from the mean of the old classes ", added)
 
 
 def match_classes(old: Labels, new: Labels) -> list[int | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from unet_ddp.checkpoints.file import Content
 from unet_ddp.checkpoints.weights import SavedModel, State
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import Colour
+from unet_ddp.data.masks import Colour, pack_colour
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import Limit, UserError, from_plain, join_some, typed
 from unet_ddp.extras.transfer.described import read_described
@@ -65,12 +65,13 @@ def read_foreign(path: Path, content: Content) -> SavedModel:
 
 
 def _describe(state: State, mask_values: Any, notes: list[str]) -> SavedModel:
-    heads = [name for name in _HEADS if name in state and state[name].shape[:1] == (1,)]
-    if heads:
-        state = _two_classes(state, heads[0])
-        notes.append(
-            "one sigmoid output turned into two softmax outputs, which is the same function"
-        )
+    for head in _HEADS:
+        if head in state and state[head].shape[:1] == (1,):
+            state = _two_classes(state, head)
+            notes.append(
+                "one sigmoid output turned into two softmax outputs, which is the same function"
+            )
+            break
     architecture = infer_unet(state)
     if architecture is None:
         return SavedModel(state, None, None, None, notes)
@@ -86,14 +87,18 @@ def _describe(state: State, mask_values: Any, notes: list[str]) -> SavedModel:
 
 def strip_prefixes(state: Mapping[str, Tensor]) -> tuple[State, str]:
     """Strip the wrapper prefixes (module., _orig_mod.) that all keys share; also return them."""
-    prefix = ""
-    while True:
-        shared = [
-            each for each in _PREFIXES if all(name.startswith(prefix + each) for name in state)
-        ]
-        if not state or not shared:
-            return {name.removeprefix(prefix): tensor for name, tensor in state.items()}, prefix
-        prefix += shared[0]
+    plain, stripped = dict(state), ""
+    while prefix := _find_prefix(plain):
+        plain = {name.removeprefix(prefix): tensor for name, tensor in plain.items()}
+        stripped += prefix
+    return plain, stripped
+
+
+def _find_prefix(names: Collection[str]) -> str:
+    for prefix in _PREFIXES:
+        if names and all(name.startswith(prefix) for name in names):
+            return prefix
+    return ""
 
 
 def take_from_module(state: State) -> tuple[State, list[str] | None]:
@@ -148,13 +153,14 @@ def _foreign_labels(mask_values: Any, num_classes: int) -> Labels:
         return Labels(tuple(range(num_classes)))
     try:
         if isinstance(mask_values[0], (list, tuple)):
-            colours = typed([list(value)[:3] for value in mask_values], tuple[Colour, ...])
-            codes = [red << 16 | green << 8 | blue for red, green, blue in colours]
-            return Labels(tuple(codes), rgb=True)
+            triples = [list(value)[:3] for value in mask_values]
+            colours = typed(triples, tuple[Colour, ...])
+            return Labels(tuple(map(pack_colour, colours)), rgb=True)
         plain = [int(value) if isinstance(value, bool) else value for value in mask_values]
         values = typed(plain, tuple[Annotated[float, Limit(0, 65535)], ...])
-        if max(values) <= 1 and not all(value.is_integer() for value in values):
+        are_whole = all(value.is_integer() for value in values)
+        if max(values) <= 1 and not are_whole:
             values = [value * 255 for value in values]
-        return Labels(tuple(int(value) for value in values))
+        return Labels(tuple(map(int, values)))
     except (UserError, TypeError) as error:  # TypeError: a number among the colours
         raise UserError(f"mask_values: {error}") from None
