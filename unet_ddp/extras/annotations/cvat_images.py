@@ -57,7 +57,8 @@ def _draw_shape(fields: Mapping[str, str], size: Size) -> Patch:
     if "points" in fields:
         points = [pair.split(",") for pair in fields["points"].split(";")]
         return fill([points], size)
-    left, top, width, height = (int(fields[key]) for key in ("left", "top", "width", "height"))
+    left, top = int(fields["left"]), int(fields["top"])
+    width, height = int(fields["width"]), int(fields["height"])
     if not (0 < width <= size[1] and 0 < height <= size[0]):
         raise ValueError(f"a mask of {width}x{height} pixels")
     counts = [int(count) for count in fields["rle"].split(",")]

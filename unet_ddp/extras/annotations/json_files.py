@@ -48,7 +48,8 @@ def _pack(fields: dict[str, Any]) -> Any:
 
 def open_coco(content: Any) -> AnnotationSet:
     """Return the annotations of a COCO file's content, its classes by their ids."""
-    names = dict(sorted((each["id"], str(each["name"])) for each in content["categories"]))
+    categories = [(each["id"], str(each["name"])) for each in content["categories"]]
+    names = dict(sorted(categories))
     return AnnotationSet(dict.fromkeys(names.values(), ""), partial(_read_coco, content, names))
 
 
@@ -110,4 +111,5 @@ def _draw_picture(encoded: str, corners: Sequence[float], size: Size) -> Patch:
     with identify(io.BytesIO(base64.b64decode(encoded))) as picture:
         if picture.width > size[1] or picture.height > size[0]:
             raise ValueError("a mask that is larger than its image")
-        return paste(np.asarray(picture).astype(bool), round(corners[0]), round(corners[1]), size)
+        left, top = map(round, corners[:2])
+        return paste(np.asarray(picture).astype(bool), left, top, size)

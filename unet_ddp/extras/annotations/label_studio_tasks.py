@@ -10,8 +10,12 @@ from unet_ddp.data.readers.read import list_suffixes
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage
 from unet_ddp.extras.annotations.regions import draw_brush, fill_shares
 
+Fields = Mapping[str, Any]
 
-def read_label_studio(tasks: Sequence[Mapping[str, Any]]) -> Iterator[AnnotatedImage]:
+_SHAPES = {"rle", "points"}  # keys of a brush and a polygon
+
+
+def read_label_studio(tasks: Sequence[Fields]) -> Iterator[AnnotatedImage]:
     """Yield the images of an export, of each the first annotation that was not cancelled."""
     for task in tasks:
         done = [each for each in task["annotations"] if not each.get("was_cancelled")]
@@ -19,7 +23,7 @@ def read_label_studio(tasks: Sequence[Mapping[str, Any]]) -> Iterator[AnnotatedI
             continue
         results = done[0]["result"]
         image = AnnotatedImage(_find_name(task["data"], results), None)
-        regions: dict[Any, list[Mapping[str, Any]]] = {}  # a shape and its label may lie apart
+        regions: dict[Any, list[Fields]] = {}  # a shape and its label may lie apart
         for number, result in enumerate(results):
             regions.setdefault(result.get("id", number), []).append(result)
         for parts in regions.values():
@@ -27,7 +31,7 @@ def read_label_studio(tasks: Sequence[Mapping[str, Any]]) -> Iterator[AnnotatedI
         yield image
 
 
-def _find_name(data: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> str:
+def _find_name(data: Fields, results: Sequence[Fields]) -> str:
     """Return the text of a task that names its image: the results say it, or it ends like one."""
     named = [data[each["to_name"]] for each in results if each.get("to_name") in data]
     texts = [value for value in named or data.values() if isinstance(value, str)]
@@ -38,11 +42,11 @@ def _find_name(data: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) ->
     return next(filter(ending.search, texts), texts[0])
 
 
-def _add_region(image: AnnotatedImage, parts: Sequence[Mapping[str, Any]]) -> None:
+def _add_region(image: AnnotatedImage, parts: Sequence[Fields]) -> None:
     """Add the object that results of one region describe."""
     if any(part.get("image_rotation") for part in parts):
         raise ValueError(f"{image.name}: annotated on a turned image")
-    shape = next((part for part in parts if {"rle", "points"} & part.get("value", {}).keys()), None)
+    shape = next((part for part in parts if not _SHAPES.isdisjoint(part.get("value", ()))), None)
     if shape is None:
         if any("original_width" in part for part in parts):  # a box or an ellipse
             image.skipped += 1

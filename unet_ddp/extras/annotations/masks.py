@@ -45,8 +45,10 @@ def open_folders(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
     classes = []
     masks: dict[str, list[tuple[str, Path]]] = {}  # of an image: class and file
     for folder in sorted(path.iterdir()):
-        if not folder.is_dir() or folder.name[0] == "." or image.is_relative_to(folder.resolve()):
+        if folder.name[0] == "." or not folder.is_dir():
             continue
+        if image.is_relative_to(folder.resolve()):
+            continue  # that of the images
         classes.append(folder.name)
         found = list_images(folder)
         suffix = detect_suffix(images, found, may_be_empty=True)
@@ -96,8 +98,9 @@ class NameFinder:
         for name in names:
             key = unicodedata.normalize("NFC", name)
             self._names.setdefault(key, []).append(name)
-            if "/" in key:  # a file may leave out all folders
-                self._names.setdefault("/" + key.rpartition("/")[2], []).append(name)
+            _, slash, last = key.rpartition("/")
+            if slash:  # a file may leave out all folders
+                self._names.setdefault(slash + last, []).append(name)
 
     def find(self, text: str) -> str | None:
         """Return the name of the image, None if there is none; leading folders need not exist.
@@ -109,11 +112,12 @@ class NameFinder:
         if is_local:
             path = unquote(path)
         path = unicodedata.normalize("NFC", path).replace("\\", "/")
-        *folders, last = [part for part in path.split("/") if part not in (".", "..")] or [""]
+        parts = [part for part in path.split("/") if part not in (".", "..")]
+        *folders, last = parts or [""]
         stem = last.rpartition(".")[0]
         for end in (stem, last, _UPLOAD.sub("", stem)):
             keys = ["/".join([*folders[start:], end]) for start in range(len(folders) + 1)]
-            if not folders:
+            if not folders:  # all of them may be left out
                 keys.append(f"/{end}")
             for key in keys:
                 names = self._names.get(key, ())

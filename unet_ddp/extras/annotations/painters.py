@@ -80,8 +80,9 @@ class InstancePainter(Painter):
 
     def paint(self, image: AnnotatedImage, size: Size) -> Mask:
         """Return the mask (H, W) of an image's numbers."""
-        if len(image.regions) >= self.most:
-            raise UserError(f"{len(image.regions)} objects; a mask can number {self.most - 1}")
+        count = len(image.regions)
+        if count >= self.most:
+            raise UserError(f"{count} objects; a mask can number {self.most - 1}")
         return super().paint(image, size)
 
     def put(self, view: Mask, pixels: Flags, region: Region, number: int) -> None:
