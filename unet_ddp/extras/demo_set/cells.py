@@ -6,12 +6,14 @@ Each mask numbers its nuclei from 1. Some nuclei are out of focus: they are fain
 from __future__ import annotations
 
 import numpy as np
+from numpy.random import Generator, default_rng
 from PIL import Image, ImageDraw, ImageFilter
 
 from unet_ddp.extras.demo_set.shapes import (
     HEIGHT,
     WIDTH,
     Array,
+    Point,
     draw_background,
     draw_outline,
     draw_point,
@@ -26,14 +28,14 @@ _VISIBLE = 0.8  # of a nucleus, at least
 
 def draw_nuclei(index: int) -> tuple[Image.Image, Image.Image]:
     """Draw a grey image, and its mask of 16 bit with the numbers of the nuclei."""
-    random = np.random.default_rng([index, 0xCE11])
+    random = default_rng([index, 0xCE11])
     greys = random.uniform(20, 50, (2, 1))
     pixels = draw_background(random, greys)[..., 0]
     for _ in range(random.integers(2, 5)):  # out of focus
         x, y = draw_point(random)
         pixels += 25 * _fade(x, y, random.uniform(6, 12))
     numbers = np.zeros((HEIGHT, WIDTH), np.uint16)
-    centres: list[tuple[float, float]] = []
+    centres: list[Point] = []
     for _ in range(random.integers(10, 26)):
         x, y = _place(random, centres)
         shape = Image.new("1", (WIDTH, HEIGHT))
@@ -54,7 +56,7 @@ def draw_nuclei(index: int) -> tuple[Image.Image, Image.Image]:
     return to_image(blurred + noise), Image.fromarray(numbers)
 
 
-def _place(random: np.random.Generator, centres: list[tuple[float, float]]) -> tuple[float, float]:
+def _place(random: Generator, centres: list[Point]) -> Point:
     """Return the centre of the next nucleus: anywhere, or next to one of `centres`."""
     if centres and random.random() < _TOUCHING:
         x, y = centres[random.integers(len(centres))]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.random import Generator, default_rng
 from PIL import Image, ImageDraw
 
 from unet_ddp.errors import UserError
@@ -18,6 +19,7 @@ from unet_ddp.extras.demo_set.shapes import (
     HEIGHT,
     WIDTH,
     Array,
+    Point,
     draw_background,
     draw_outline,
     draw_point,
@@ -85,8 +87,8 @@ def draw_cells() -> Files:
 
 def draw(scene: int, view: int) -> tuple[Image.Image, Image.Image]:
     """Draw one view of a scene: an RGB image, and a mask of 0 and 255."""
-    look = np.random.default_rng([scene, 0xC01])  # the same for all views of a scene
-    place = np.random.default_rng([scene, view, 0x9E0])
+    look = default_rng([scene, 0xC01])  # the same for all views of a scene
+    place = default_rng([scene, view, 0x9E0])
     palette = look.uniform(60, 200, (3, 3))
     canvas = to_image(draw_background(place, palette[:2]))
     _clutter(canvas, place, palette)
@@ -100,7 +102,7 @@ def draw(scene: int, view: int) -> tuple[Image.Image, Image.Image]:
     return to_image(pixels + noise), mask
 
 
-def _clutter(canvas: Image.Image, random: np.random.Generator, colours: Array) -> None:
+def _clutter(canvas: Image.Image, random: Generator, colours: Array) -> None:
     """Draw bars and lines in the leaves' colours."""
     pen = ImageDraw.Draw(canvas)
     for _ in range(random.integers(2, 5)):
@@ -113,14 +115,14 @@ def _clutter(canvas: Image.Image, random: np.random.Generator, colours: Array) -
             pen.line((x, y, x + 2 * w, y - 2 * h), fill=colour, width=3)
 
 
-def _leaf(random: np.random.Generator) -> list[tuple[float, float]]:
+def _leaf(random: Generator) -> list[Point]:
     """Return the corners of a leaf somewhere in the image."""
     outline = draw_outline(random, (12, 26), 0.5)
     x, y = random.uniform(15, WIDTH - 15), random.uniform(15, HEIGHT - 15)
     return to_polygon(outline, x, y)
 
 
-def _leaf_texture(random: np.random.Generator, colours: Array) -> Array:
+def _leaf_texture(random: Generator, colours: Array) -> Array:
     """Return fine stripes of two colours at a random angle: (H, W, 3)."""
     rows, columns = np.mgrid[0:HEIGHT, 0:WIDTH]
     angle = random.uniform(0, np.pi)

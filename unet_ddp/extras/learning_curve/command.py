@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 
@@ -58,19 +59,20 @@ def measure_curve(argv: Sequence[str]) -> None:
 
 def summarise(points: Sequence[Point]) -> tuple[list[str], str]:
     """Return the table of a curve with its forecast, as lines, and its chart."""
+    points = sorted(points, key=lambda point: point.groups)
     images, dice = [], []
     table = [["images", "groups", "Dice", "of each training"]]
-    sizes = sorted({point.groups for point in points})
-    for size in sizes:
-        row = [point for point in points if point.groups == size]
-        images.append(round(statistics.mean(point.images for point in row)))
-        dice.append(statistics.mean(point.dice for point in row))
+    for size, group in groupby(points, key=lambda point: point.groups):
+        row = list(group)
+        count = round(statistics.mean(point.images for point in row))
+        mean = statistics.mean(point.dice for point in row)
+        images.append(count)
+        dice.append(mean)
         each = " ".join(show(point.dice) for point in row)
-        table.append([str(images[-1]), str(size), show(dice[-1]), each])
+        table.append([str(count), str(size), show(mean), each])
     law, last = fit(points), images[-1]
     lines = [*align(table), f"fit: 1 - Dice = {law.a:.3g} * images^{-law.b:.3g}"]
-    by_size = sorted(points, key=lambda point: point.groups)
-    earlier = [point for point in by_size if point.groups < sizes[-1]]
+    earlier = points[: -len(row)]
     if len(earlier) > 2:
         before = fit(earlier).forecast(last)
         lines.append(f"check: without the last row, the forecast for {last} is {before}")
@@ -81,7 +83,8 @@ def summarise(points: Sequence[Point]) -> tuple[list[str], str]:
     if doubt:
         said = f"no forecast: {doubt}; use more --repeats or --epochs"
     lines.append(f"twice the labels ({last} -> {doubled}): {said}")
-    curve = np.geomspace(images[0], last if doubt else 1.1 * doubled, 99)
+    end = last if doubt else 1.1 * doubled
+    curve = np.geomspace(images[0], end, 99)
     chart = [Line("trained", images, dice), Line("power law", curve, map(law.at, curve))]
     if not doubt:
         ends = forecast.low, forecast.high

@@ -52,7 +52,8 @@ class PowerLaw:
 
         It covers what differs from training to training. The law and the validation images are taken as given.
         """
-        distance = (math.log(images) - self.logs.mean()) ** 2 / self.logs.var()
+        offset = math.log(images) - self.logs.mean()
+        distance = offset**2 / self.logs.var()
         spread = self.scatter * math.sqrt(1 + (1 + distance) / len(self.logs))
         student = stdtrit(self.freedom, (1 + LEVEL) / 2)
         factor = math.exp(student * spread)

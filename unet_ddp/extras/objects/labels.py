@@ -133,7 +133,9 @@ class ObjectLabels(Labels):
         values = self.find_numbers(codes)
         ids = mark_borders(values)
         if self.has_classes:
-            ids = np.where(ids == BORDER, self.bodies.stop, self.ids_of(values)).astype(np.uint8)
+            is_border = ids == BORDER
+            ids = self.ids_of(values)
+            ids[is_border] = self.bodies.stop
         ids[self._is_ignored(codes)] = IGNORE_ID
         return ids
 

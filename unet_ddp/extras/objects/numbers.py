@@ -14,6 +14,8 @@ from unet_ddp.data.matching import Report
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.data.readers.read import Source
 
+Column = NDArray[Any]
+
 _LOOKED_AT = 1000  # masks whose values and areas are compared; what the scan kept of them
 _READ = 16  # masks that are read again, and values in each, if those may be numbers
 _FEW = 8  # values that masks of classes often have
@@ -52,7 +54,8 @@ def _are_numbers(table: Table, ignore: int | None) -> bool:
     last = int(ends[-1])
     value = table.columns["value"][:last]
     kept = (value != 0) & (value != (ignore or 0))
-    row = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))[kept]
+    counts = np.diff(ends, prepend=0)
+    row = np.repeat(np.arange(len(ends)), counts)[kept]
     area = table.columns["pixels"][:last][kept]
     value = value[kept]
     rows = np.unique(row)
@@ -67,7 +70,7 @@ def _are_numbers(table: Table, ignore: int | None) -> bool:
     return bool(np.mean(found) >= _WHOLE)
 
 
-def _are_strangers(row: NDArray[Any], value: NDArray[Any], area: NDArray[Any]) -> bool:
+def _are_strangers(row: Column, value: Column, area: Column) -> bool:
     """Return whether the areas of one value, a row each, have no more in common than all areas.
 
     Compared are logarithms, less their mean in each mask. Programs may number objects by their size:
@@ -86,13 +89,14 @@ def _are_strangers(row: NDArray[Any], value: NDArray[Any], area: NDArray[Any]) -
     means = np.bincount(value, size) / shared
     within = np.square(size - means[value]).sum()
     freedom = max(len(size) - len(shared), 1) / (len(size) - 1)
-    return bool(within > (1 - _EXPLAINED) * freedom * np.square(size).sum())
+    every = np.square(size).sum()
+    return bool(within > (1 - _EXPLAINED) * freedom * every)
 
 
-def _some(items: NDArray[Any]) -> NDArray[Any]:
+def _some(items: Column) -> Column:
     """Return at most `_READ` items, from the first to the last."""
-    places = np.unique(np.linspace(0, len(items) - 1, _READ).astype(int))
-    some: NDArray[Any] = items[places]
+    spread = np.linspace(0, len(items) - 1, _READ).astype(int)
+    some: Column = items[np.unique(spread)]
     return some
 
 
@@ -108,5 +112,6 @@ def _is_whole(codes: Codes, value: int) -> bool:
 
     found = (codes == value).astype(np.uint8)
     left, top, width, height = cv2.boundingRect(found)
-    parts, _ = cv2.connectedComponents(found[top : top + height, left : left + width])
+    window = found[top : top + height, left : left + width]
+    parts, _ = cv2.connectedComponents(window)
     return bool(parts == 2)  # with the background

@@ -24,7 +24,8 @@ def to_shares(probabilities: NDArray[np.float32]) -> Shares:
     parts = [bodies.sum(axis=0), probabilities[BACKGROUND]]
     if len(bodies) > 1:
         parts += [*bodies]
-    shares: Shares = np.rint(np.stack(parts) * 255).astype(np.uint8)
+    scaled = np.stack(parts) * 255
+    shares: Shares = np.rint(scaled).astype(np.uint8)
     shares[1] = 255 - shares[1]
     return shares
 
@@ -56,7 +57,8 @@ def separate(
     number_of[part_of[1:]] = np.arange(1, total + 1)
     numbers: Numbers = number_of[parts]
     windows = ndimage.find_objects(parts)
-    for part in np.flatnonzero(np.bincount(part_of[1:]) > 1).tolist():
+    counts = np.bincount(part_of[1:])  # of seeds
+    for part in np.flatnonzero(counts > 1).tolist():
         window = windows[part - 1]
         inside = parts[window] == part
         grown = watershed(255 - body[window], seeds[window], mask=inside)

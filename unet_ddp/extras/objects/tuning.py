@@ -62,8 +62,9 @@ class SeparationTuner:
         dataset = EvaluationDataset(
             self._pairs, predictor, full_size=False, resize_masks=resize_masks
         )
-        count = max(1, _PIXELS // _crop(dataset.read(0)).truth.numel())
-        spread = np.linspace(0, len(dataset) - 1, min(count, len(dataset)))
+        pixels = _crop(dataset.read(0)).truth.numel()
+        count = min(max(1, _PIXELS // pixels), len(dataset))
+        spread = np.linspace(0, len(dataset) - 1, count)
         rows = spread.round().astype(int).tolist()
         samples = []
         for row in rows[world.rank :: world.size]:

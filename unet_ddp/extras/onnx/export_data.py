@@ -60,13 +60,15 @@ def read_calibration(
     """Return images at the network's scale, spread over a folder, or over the training images of the run."""
     if folder is not None:
         paths = find_images([folder])
-        return [_read(path, model) for path in paths[:: -(-len(paths) // CALIBRATION)]]
+        step = -(-len(paths) // CALIBRATION)
+        return [_read(path, model) for path in paths[::step]]
     try:
         pairs = rebuild(saved.run, source, model.labels).split.training
     except UserError as error:
         raise UserError(f"{error}; int8 needs --calibration, too") from None
     images = []
-    for pair in pairs[:: -(-len(pairs) // CALIBRATION)]:
+    step = -(-len(pairs) // CALIBRATION)
+    for pair in pairs[::step]:
         with pairs.local(pair.image) as path:
             images.append(_read(path, model))
     return images

@@ -51,7 +51,8 @@ class Verdict:
     @property
     def fall(self) -> float:
         """By how much Dice falls."""
-        return self.dice[0] - self.dice[1]
+        expected, found = self.dice
+        return expected - found
 
     @property
     def rate(self) -> float:
@@ -75,8 +76,9 @@ class Verdict:
 
     def summarise(self) -> str:
         """Return a line's words: Dice, its change and the share of equal pixels."""
+        _, dice = self.dice
         return (
-            f"Dice {self.dice[1]:.4f} ({-self.fall:+.4f}), {100 * self.shares:.3f} % of pixels equal, "
+            f"Dice {dice:.4f} ({-self.fall:+.4f}), {100 * self.shares:.3f} % of pixels equal, "
             f"{self.rate:.2f} images/s"
         )
 
@@ -89,9 +91,10 @@ class Verdict:
             classes.append(f"{name} {show(a)} to {show(b)}")
         images = zip(self.names, map(_dice, self.expected), map(_dice, self.found), strict=True)
         worst, high, low = max(images, key=lambda image: image[1] - image[2])
+        expected, found = self.dice
         return (
-            f"Dice falls from {self.dice[0]:.4f} to {self.dice[1]:.4f} ({', '.join(classes)}); worst "
-            f"image: {worst}, {high:.4f} to {low:.4f}"
+            f"Dice falls from {expected:.4f} to {found:.4f} ({', '.join(classes)}); worst image: "
+            f"{worst}, {high:.4f} to {low:.4f}"
         )
 
 

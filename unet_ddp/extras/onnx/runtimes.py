@@ -16,7 +16,9 @@ from unet_ddp.errors import UserError, check_installed, install_command
 
 RUNTIMES = ("onnxruntime", "openvino")
 
-Run = Callable[[NDArray[Any]], NDArray[Any]]
+Array = NDArray[Any]
+
+Run = Callable[[Array], Array]
 """The first output of a network for its only input."""
 
 
@@ -63,8 +65,8 @@ def open_run(session: Any, path: Path, runtime: str) -> Run:
         return open_openvino(path)
     taken, given = session.get_inputs()[0].name, session.get_outputs()[0].name
 
-    def run(values: NDArray[Any]) -> NDArray[Any]:
-        found: NDArray[Any] = session.run([given], {taken: values})[0]
+    def run(values: Array) -> Array:
+        found: Array = session.run([given], {taken: values})[0]
         return found
 
     return run
@@ -83,8 +85,8 @@ def open_openvino(path: Path, precision: str = "f32") -> Run:
     except RuntimeError as error:
         raise UserError(f"{path}: OpenVINO can't read it ({shorten_error(error)})") from None
 
-    def run(values: NDArray[Any]) -> NDArray[Any]:
-        found: NDArray[Any] = compiled.infer_new_request({0: values})[0]  # for any thread
+    def run(values: Array) -> Array:
+        found: Array = compiled.infer_new_request({0: values})[0]  # for any thread
         return found
 
     return run

@@ -93,10 +93,11 @@ def main(argv: Sequence[str]) -> int:
         assert data is not None  # a report that does not collect raises
         print_lines(*report.notes, *(f"warning: {line}" for line in report.warnings))
         shards = write_pack(folder, data, config.data)
+    pairs, files = count_of(len(data.table.pairs), "pair"), count_of(len(shards), "shard")
     size = sum(shard.size for shard in shards) / 1e9
     print_lines(
-        f"packed {count_of(len(data.table.pairs), 'pair')} into {count_of(len(shards), 'shard')} of {size:.2f} GB in all; "
-        f"train on them with: train.py --images {output}"
+        f"packed {pairs} into {files} of {size:.2f} GB in all; train on them with: train.py "
+        f"--images {output}"
     )
     return 0
 

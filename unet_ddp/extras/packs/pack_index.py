@@ -125,7 +125,7 @@ def _rises(ends: StoredColumn, last: int) -> bool:
 def _is_text(columns: Columns, name: str) -> bool:
     """Return whether a column has one text for each row, each ended by a zero byte."""
     texts, ends = columns[name], columns.get(f"{name}_end")
-    if ends is None or not _rises(ends, texts.shape[0]):
+    if ends is None:
         return False
     before = 0
     for start in range(0, ends.shape[0], ROWS):
@@ -134,4 +134,4 @@ def _is_text(columns: Columns, name: str) -> bool:
         if not np.array_equal(found + before + 1, block):
             return False
         before = int(block[-1])
-    return True
+    return before == texts.shape[0]

@@ -22,6 +22,8 @@ from matplotlib.ticker import MaxNLocator
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.runs.writers import to_float
 
+Rows = Sequence[Mapping[str, str]]
+
 _SIZE = (400 / 72, 250 / 72)  # inches, of 72 units of the SVG each
 _AREA = (0.13, 0.16, 0.84, 0.79)  # left, bottom, width, height of the axes, as shares of _SIZE
 _COLOURS = {  # each becomes a variable of style.css, which has another value in dark mode
@@ -95,9 +97,7 @@ class Line:
         return len(self.points) <= _MOST_DOTS and not self.is_reference
 
 
-def history_charts(
-    rows: Sequence[Mapping[str, str]], range_test: Sequence[Mapping[str, str]] = ()
-) -> list[Chart]:
+def history_charts(rows: Rows, range_test: Rows = ()) -> list[Chart]:
     """Return losses, scores and learning rate by epoch from the rows of metrics.csv.
 
     The rows of learning_rate.csv give another chart.
@@ -123,7 +123,7 @@ def history_charts(
     return [chart for chart in charts if chart.legend]
 
 
-def _read_column(rows: Sequence[Mapping[str, str]], name: str) -> list[float]:
+def _read_column(rows: Rows, name: str) -> list[float]:
     return [to_float(row.get(name)) for row in rows]
 
 

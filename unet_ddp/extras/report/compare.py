@@ -95,14 +95,14 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
     names = Counter(run.name for run in found.values())
     runs = []
     for place, run in found.items():
-        runs.append(run if names[run.name] == 1 else run._replace(name=str(place)))
+        name = run.name if names[run.name] == 1 else str(place)
+        runs.append(run._replace(name=name))
     runs.sort(key=lambda run: -find_best(run.dice)[1])
     table, means = tabulate(runs), average(runs)
     notes = [*means]
     if len(runs) > _MOST_LINES:
         notes.append(f"charts: the best {_MOST_LINES}")
-    charts = _draw(runs[:_MOST_LINES])
-    page = Page(f"{len(runs)} runs", table=table, comparison=charts, notes=notes)
+    page = Page(f"{len(runs)} runs", table=table, comparison=_draw(runs[:_MOST_LINES]), notes=notes)
     with write_errors(output):
         write_text(output, render(page))
     return [*lines, *align(table), *means, f"wrote {output}"]
@@ -179,7 +179,11 @@ def tabulate(runs: Sequence[Run]) -> list[list[str]]:
 
 def _find_differing(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
     """Return the settings in which runs differ."""
-    return [name for name in names if len({run.show(name) for run in runs}) > 1]
+    differing = []
+    for name in names:
+        if len({run.show(name) for run in runs}) > 1:
+            differing.append(name)
+    return differing
 
 
 def average(runs: Sequence[Run]) -> list[str]:
@@ -200,7 +204,8 @@ def average(runs: Sequence[Run]) -> list[str]:
         folds = fold.partition("/")[2]
         same = repeated.setdefault((folds, *others), {})
         same.setdefault((seed, fold), run)
-    return [_describe_mean(list(same.values())) for same in repeated.values() if len(same) > 1]
+    several = [list(same.values()) for same in repeated.values() if len(same) > 1]
+    return [*map(_describe_mean, several)]
 
 
 def _describe_mean(runs: Sequence[Run]) -> str:

@@ -64,9 +64,14 @@ def make_gallery(
     return pictures
 
 
+def name_colours(labels: Labels) -> list[tuple[str, Colour]]:
+    """Return the names and colours of the classes that pictures show."""
+    return [(labels.class_names[k], colour) for k, colour in class_colours(labels).items()]
+
+
 def legend(labels: Labels) -> list[tuple[str, Colour]]:
     """Return what the colours over the photos mean."""
-    entries = [(labels.class_names[k], colour) for k, colour in class_colours(labels).items()]
+    entries = name_colours(labels)
     if len(labels.foreground) == 1:
         entries += [("false positive", _FALSE_POSITIVE), ("false negative", _FALSE_NEGATIVE)]
     else:

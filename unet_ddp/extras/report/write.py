@@ -179,7 +179,8 @@ def write_samples(
     loaded = build_model(model, best, device, bfloat16=is_faster_in_bfloat16(), network=network)
     predictor, dataset = _open(loaded, model, pairs, device)
     samples = []
-    for k in range(0, len(pairs), max(1, len(pairs) // _SAMPLES))[:_SAMPLES]:
+    step = max(1, len(pairs) // _SAMPLES)
+    for k in range(0, len(pairs), step)[:_SAMPLES]:
         sample = dataset.read(k)
         image = sample.image[0].numpy()  # (h, w, C)
         prediction = predictor.predict_batch([image], [image.shape[:2]])[0]
