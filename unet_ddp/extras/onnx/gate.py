@@ -106,12 +106,13 @@ def judge(
     names = [*data.pairs.names()]
     counts: type[Counts] = find("counts", data.labels.activation)
     verdicts = {name: Verdict(classes, names) for name in networks}
+
+    def confuse(ids: Ids, truth: Ids) -> Tensor:
+        predicted, true = torch.from_numpy(ids)[None], torch.from_numpy(truth)[None]
+        return counts.confuse(predicted, true, len(classes))
+
     for row, pair in enumerate(tqdm(data.pairs, unit="image", leave=False, disable=hides_bars())):
-        truth = torch.from_numpy(data.read_truth(row))[None]
-
-        def confuse(ids: Ids, truth: Tensor = truth) -> Tensor:
-            return counts.confuse(torch.from_numpy(ids)[None], truth, len(classes))
-
+        truth = data.read_truth(row)
         with data.pairs.local(pair.image) as path:
             expected = checkpoint(path)
             for name, verdict in verdicts.items():
@@ -119,8 +120,8 @@ def judge(
                 found = networks[name](path)
                 verdict.seconds.append(time.perf_counter() - began)
                 verdict.equal.append(float((found == expected).mean()))
-                verdict.expected.append(confuse(expected))
-                verdict.found.append(confuse(found))
+                verdict.expected.append(confuse(expected, truth))
+                verdict.found.append(confuse(found, truth))
     return verdicts
 
 

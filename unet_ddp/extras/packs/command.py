@@ -14,7 +14,7 @@ import secrets
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from glob import escape
 from pathlib import Path
@@ -185,11 +185,8 @@ def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shar
             nodata=config.nodata,
             channels=config.channels,
         )
-        try:
-            with _new_file(output / INDEX) as path:
-                write_columns(path, asdict(index), _index_columns(table, places))
-        except FileExistsError:
-            raise UserError(f"{output}: another pack was put there; use another --output") from None
+        with _new_file(output / INDEX) as path:
+            write_columns(path, asdict(index), _index_columns(table, places))
     return shards
 
 
@@ -260,14 +257,19 @@ def _new_file(path: Path) -> Iterator[Path]:
     """Yield a file to write: `path`, or one that becomes this object if the block succeeds.
 
     Raises:
-        FileExistsError: the object already exists, with another content.
+        UserError: it can't be put, or the index already exists, with another content.
     """
     if not isinstance(path, Url):
         yield path
         return
-    with ExitStack() as stack:
-        place = Path(tempfile.gettempdir())
-        with write_errors(place, "make room, or name another folder with TMPDIR"):
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="unet_ddp-"))
-            yield Path(folder, path.name)
-        put(path, Path(folder, path.name), replaces=path.name != INDEX)
+    with (
+        write_errors(Path(tempfile.gettempdir()), "make room, or name another folder with TMPDIR"),
+        tempfile.TemporaryDirectory(prefix="unet_ddp-") as folder,
+    ):
+        file = Path(folder, path.name)
+        yield file
+        try:
+            put(path, file, replaces=path.name != INDEX)
+        except FileExistsError:
+            reason = "another pack was put there; use another --output"
+            raise UserError(f"{path.parent}: {reason}") from None
