@@ -46,8 +46,8 @@ from unet_ddp.data.readers.base import Header, ImageFormat
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.data.splits import split_pairs
 from unet_ddp.extras.packs.pack_columns import write_columns
+from unet_ddp.extras.packs.pack_files import INDEX, shard_name
 from unet_ddp.extras.packs.pack_index import PackIndex, Shard
-from unet_ddp.extras.packs.pairs import INDEX, shard_name
 
 Result = TypeVar("Result")
 

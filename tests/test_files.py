@@ -17,6 +17,7 @@ from unet_ddp import files
 from unet_ddp.errors import UserError
 from unet_ddp.files import (
     cache_folder,
+    check_new_folder,
     check_writable,
     exit_on_signals,
     is_alive,
@@ -27,6 +28,7 @@ from unet_ddp.files import (
     remove_stale,
     remove_temporary,
     replacing,
+    replacing_folder,
     write_errors,
     write_text,
 )
@@ -65,6 +67,21 @@ def test_a_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(OSError), replacing(Path()):
         pass
     assert names(tmp_path) == set()
+
+
+def test_a_new_folder_is_there_at_the_end_or_not_at_all(tmp_path: Path) -> None:
+    output = tmp_path / "new" / "out"
+    check_new_folder(output)
+    with pytest.raises(KeyError), replacing_folder(output) as folder:
+        (folder / "half").touch()
+        raise KeyError
+    assert names(output.parent) == set()
+    with replacing_folder(output) as folder:
+        (folder / "whole").touch()
+        assert not output.exists()
+    assert names(output.parent) == {"out"} and names(output) == {"whole"}
+    with pytest.raises(UserError, match="out: already exists; use another --output"):
+        check_new_folder(output)
 
 
 def test_permissions_are_those_of_a_new_file(tmp_path: Path) -> None:

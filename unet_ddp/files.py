@@ -116,6 +116,25 @@ def write_errors(path: Path, advice: str = "") -> Iterator[None]:
         raise UserError(reason) from None
 
 
+def check_new_folder(output: Path) -> None:
+    """Refuse a folder that is not empty, or that can't be made, for ``--output``."""
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output}: already exists; use another --output")
+    check_writable(output.parent, "--output")
+
+
+@contextmanager
+def replacing_folder(output: Path) -> Iterator[Path]:
+    """Yield a temporary folder next to `output`, which becomes it if the block succeeds: all or nothing."""
+    with write_errors(output, "make room, or use another --output"):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
+            temporary = Path(folder, output.name)
+            temporary.mkdir()
+            yield temporary
+            temporary.replace(output)
+
+
 def cache_folder(*, warns: bool = True) -> Path | None:
     """Return the folder of this user's caches, made if it can be; None if others may write to it.
 

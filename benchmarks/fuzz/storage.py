@@ -23,7 +23,7 @@ from unet_ddp.__main__ import main as command
 from unet_ddp.commands import predict, train
 from unet_ddp.extras.cloud import clients, mirror, pointer, put
 from unet_ddp.extras.cloud.pointer import Saved
-from unet_ddp.extras.packs.pairs import INDEX
+from unet_ddp.extras.packs.pack_files import INDEX
 
 _SIZE = 64  # digits of a SHA-256
 

@@ -122,7 +122,7 @@ def test_one_sigmoid_output_is_the_same_as_two(photo: Path, tmp_path: Path) -> N
 
 def test_a_submodule_called_module_is_not_damaged() -> None:
     state = {"module.a": torch.zeros(1), "b.module.c": torch.zeros(1)}
-    assert strip_prefixes(state) == (state, [])
+    assert strip_prefixes(state) == (state, "")
 
 
 def test_the_network_in_a_lightning_module_is_found(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID, unpack_colour
+from unet_ddp.data.masks import IGNORE_ID, pack_colour, unpack_colour
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.borders import CLASS_NAMES
@@ -93,6 +93,7 @@ def test_colours_to_draw_classes_with() -> None:
     assert Labels((1, 2), palette=palette).colours == [(7, 7, 7), (0, 0, 0)]  # none for 2
     assert Labels((5, 6, 7), palette=palette).colours == voc[:3]  # all the same: not the palette's
     assert unpack_colour(0x0A0B0C) == (10, 11, 12)
+    assert pack_colour((10, 11, 12)) == 0x0A0B0C
 
 
 def test_classes_are_called_by_their_names_or_values() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
@@ -62,6 +63,12 @@ class Regions(NamedTuple):
     """(H, W): class ids."""
     are_numbers: bool
     """The values are numbers of objects."""
+
+
+def pack_colour(colour: Sequence[int]) -> int:
+    """Return 0xRRGGBB of (red, green, blue)."""
+    red, green, blue = colour
+    return red << 16 | green << 8 | blue
 
 
 def unpack_colour(code: Any) -> tuple[Any, Any, Any]:

@@ -174,7 +174,7 @@ def test_numbered_objects_that_touch_are_two() -> None:
     mask = np.zeros((4, 6), np.uint16)
     mask[0, :2], mask[0, 2:4] = 3, 9
     found = list(find_objects(predicted(mask, labels)))
-    assert [(each.class_id, each.left, int(each.pixels.sum())) for each in found] == [
+    assert [(each.class_id, each.window[1].start, int(each.pixels.sum())) for each in found] == [
         (1, 0, 2),
         (1, 2, 2),
     ]

@@ -34,7 +34,8 @@ from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, delete
 from unet_ddp.extras.packs import command as module
 from unet_ddp.extras.packs.command import write_pack
-from unet_ddp.extras.packs.pairs import INDEX, list_files, open_pack
+from unet_ddp.extras.packs.pack_files import INDEX, list_files
+from unet_ddp.extras.packs.pairs import open_pack
 from unet_ddp.files import as_path
 
 

@@ -14,8 +14,8 @@ from tests.extras.packs.test_command import pack
 from unet_ddp.config import DataConfig
 from unet_ddp.errors import UserError
 from unet_ddp.extras.packs.pack_columns import read_columns
+from unet_ddp.extras.packs.pack_files import INDEX
 from unet_ddp.extras.packs.pack_index import check_index
-from unet_ddp.extras.packs.pairs import INDEX
 
 Index = tuple[dict[str, Any], dict[str, Any]]
 

@@ -48,7 +48,7 @@ def fit(
 ) -> tuple[nn.Module, FittedWeights]:  # fmt: skip
     """A network of another seed with the weights that fit, and what is said of them."""
     loaded = SavedModel(state, None, old, None, [])
-    fitted = fit_weights(loaded, architecture, new, FILE, parts=parts)
+    fitted = fit_weights(loaded, architecture, new, FILE, encoder_only=parts == "encoder")
     network = new_network(architecture, seed=2)
     network.load_state_dict(fitted.state, strict=False)
     return network, fitted
@@ -215,7 +215,7 @@ def test_names_of_earlier_versions() -> None:
     assert "features.denseblock1.denselayer1.norm.1.weight" in theirs
     values = {name: torch.full(value.shape, 0.5) for name, value in theirs.items()}
     loaded = SavedModel(values, None, None, None, [])
-    fitted = fit_weights(loaded, dense, STREET, FILE, parts="encoder")
+    fitted = fit_weights(loaded, dense, STREET, FILE, encoder_only=True)
     assert len(fitted.state) == len(theirs) and fitted.left == []
 
 

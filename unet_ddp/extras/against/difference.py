@@ -32,45 +32,53 @@ def compare(own: Table, other: Table, groups: Mapping[str, str], num_classes: in
     """
     names = sorted({groups[name] for name in own})
     noun = "group" if len(names) < len(own) else "image"
+    many = count_of(len(names), noun)
     sums = [_add_up(table, groups, names) for table in (own, other)]
     shared = min(side.shape[1] for side in sums)  # one of them may have no objects
     counts = np.stack([side[:, :shared] for side in sums])  # (2, N, C, 3)
-    intervals = find_intervals(counts, num_classes) if len(names) >= FEWEST else None
-    lines, many = [], count_of(len(names), noun)
-    scores = list(zip(*(score(side, num_classes) for side in counts), strict=True))
-    for k, (a, b) in enumerate(scores):
-        line = f"  {_SCORES[k - len(scores)]} {show(a)} against {show(b)}: {a - b:+.4f}"
-        if intervals is None:
-            lines.append(f"{line}; {many}: too few for an interval, which takes {FEWEST}")
-            continue
-        low, high = intervals[k]
-        lines.append(f"{line} (95 % interval {low:+.4f} to {high:+.4f}, {many})")
-        if low <= 0 <= high:
-            lines[-1] += "; the interval contains 0: these images do not show which is better"
-    single = [differ(counts[:, [k]], num_classes)[0] for k in range(len(names))]
-    lowest = (f"{names[k]} {single[k]:+.4f}" for k in np.argsort(single)[:_LOWEST])
-    better, worse = (
-        count_of(sum(each > 0 for each in single), noun),
-        sum(each < 0 for each in single),
-    )
-    return [*lines, f"  better in {better}, worse in {worse}; lowest: {', '.join(lowest)}"]
+    scores, others = (score(side, num_classes) for side in counts)
+    titles = _SCORES[-len(scores) :]
+    lines = []
+    for title, a, b in zip(titles, scores, others, strict=True):
+        lines.append(f"  {title} {show(a)} against {show(b)}: {a - b:+.4f}")
+    if len(names) < FEWEST:
+        few = f"; {many}: too few for an interval, which takes {FEWEST}"
+        lines = [line + few for line in lines]
+    else:
+        for k, (low, high) in enumerate(find_intervals(counts, num_classes)):
+            lines[k] += f" (95 % interval {low:+.4f} to {high:+.4f}, {many})"
+            if low <= 0 <= high:
+                lines[k] += "; the interval contains 0: these images do not show which is better"
+    return [*lines, _describe_groups(counts, names, noun, num_classes)]
+
+
+def _describe_groups(counts: Counts, names: Sequence[str], noun: str, num_classes: int) -> str:
+    """Return a line about the differences in single groups."""
+    differences = []
+    for k in range(len(names)):
+        first, *_ = differ(counts[:, [k]], num_classes)
+        differences.append(first)
+    single = np.array(differences)
+    lowest = [f"{names[k]} {single[k]:+.4f}" for k in np.argsort(single)[:_LOWEST]]
+    better = count_of(int((single > 0).sum()), noun)
+    worse = int((single < 0).sum())
+    return f"  better in {better}, worse in {worse}; lowest: {', '.join(lowest)}"
 
 
 def _add_up(table: Table, groups: Mapping[str, str], names: Sequence[str]) -> Counts:
     """Return the sums (N, C, 3) of a table's rows over the images of each group."""
     images = np.array([*table.values()], np.int64).reshape(len(table), -1, 3)
     sums = np.zeros((len(names), *images.shape[1:]), np.int64)
-    np.add.at(sums, np.searchsorted(names, [groups[name] for name in table]), images)
+    rows = np.searchsorted(names, [groups[name] for name in table])
+    np.add.at(sums, rows, images)
     return sums
 
 
 def score(counts: Counts, num_classes: int) -> list[float]:
     """Return the scores of all groups (N, C, 3) together, the most important first."""
     rows = counts.sum(axis=0).tolist()
-    pixels, objects = (
-        Scores.from_counts(part, is_binary=len(part) == 2)
-        for part in (rows[:num_classes], rows[num_classes:])
-    )
+    pixels = Scores.from_counts(rows[:num_classes], is_binary=num_classes == 2)
+    objects = Scores.from_counts(rows[num_classes:], is_binary=False)
     return [*objects.iou_per_class, pixels.dice, pixels.iou]
 
 
@@ -88,10 +96,13 @@ def find_intervals(counts: Counts, num_classes: int) -> Floats:
     Of few groups that is too narrow, so percentiles further out are taken, as by Hesterberg (What
     Teachers Should Know About the Bootstrap, The American Statistician 69, 2015).
     """
-    generator, count = np.random.default_rng(0), counts.shape[1]
-    draws = (generator.integers(count, size=count) for _ in range(RESAMPLES))
-    drawn = np.nan_to_num([differ(counts[:, rows], num_classes) for rows in draws])
+    generator = np.random.default_rng(0)
+    count = counts.shape[1]
+    drawn = []
+    for _ in range(RESAMPLES):
+        rows = generator.integers(count, size=count)
+        drawn.append(differ(counts[:, rows], num_classes))
     student = stdtrit(count - 1, 0.975)
     tail = NormalDist().cdf(-student * math.sqrt(count / (count - 1)))
-    ends: Floats = np.quantile(drawn, [tail, 1 - tail], axis=0).T
+    ends: Floats = np.quantile(np.nan_to_num(drawn), [tail, 1 - tail], axis=0).T
     return ends

@@ -8,9 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from unet_ddp.checkpoints.weights import find_model, read_model
+from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
 from unet_ddp.commands.evaluate import Job, score
 from unet_ddp.data.csv_cells import read_rows
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.splits import group_names
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, join_some
@@ -31,17 +32,18 @@ def score_other(config: Any, job: Job, world: World) -> Callable[[Evaluation], l
     Raises:
         UserError: it was scored on other images, or has other classes, on every rank.
     """
-    if check_described(job.model, job.source)[1].activation != "softmax":
+    if _labels_of(job.model, job.source).activation != "softmax":
         raise UserError("--against: is for classes that do not overlap; leave it out")
     other: Any = world.on_main(lambda: _find_other(config, job))
     lines = [f"against {config.against}:"]
     if isinstance(other, Job):
-        splits = {each.model.run.get("names") for each in (job, other)}
-        if job.images is None and len(splits) > 1:
+        is_one_split = job.model.run.get("names") == other.model.run.get("names")
+        if job.images is None and not is_one_split:
             lines.append(
                 "  warning: it had another split, and may have been trained on some of them"
             )
-        other = count(score(config, other, world)[0])
+        evaluation, *_ = score(config, other, world)
+        other = count(evaluation)
     groups = {**group_names(job.pairs, None), **job.groups}
 
     def describe(evaluation: Evaluation) -> list[str]:
@@ -55,15 +57,22 @@ def count(evaluation: Evaluation) -> Table:
     """Return for each image the counts of its classes, then of its objects if they were scored."""
     table: Table = {}
     for record in evaluation.records:
-        objects = record.tally.scores if record.tally else {}
-        pixels = chain(*count_classes(record.confusion))
-        table[record.name] = [*pixels, *(int(objects[name]) for name in _OBJECTS if objects)]
+        row = [*chain(*count_classes(record.confusion))]
+        if record.tally:
+            scores = record.tally.scores
+            row += [int(scores[name]) for name in _OBJECTS]
+        table[record.name] = row
     return table
+
+
+def _labels_of(model: SavedModel, source: Path) -> Labels:
+    return check_described(model, source)[1]
 
 
 def _find_other(config: Any, job: Job) -> Job | Table:
     """Return the other network, to be scored as in `job`, or what an evaluation of it has counted."""
-    given, classes = as_path(config.against), check_described(job.model, job.source)[1].class_names
+    given = as_path(config.against)
+    classes = _labels_of(job.model, job.source).class_names
     table = given if given.suffix == ".csv" else given / "per_image.csv"
     if not is_address(table) and table.is_file():
         return _read_counts(table, job, classes)
@@ -72,19 +81,22 @@ def _find_other(config: Any, job: Job) -> Job | Table:
         model = read_model(source)
     except UserError as error:
         raise UserError(f"--against {error}") from None
-    _check_classes(source, check_described(model, source)[1].class_names, classes)
+    _check_classes(source, _labels_of(model, source).class_names, classes)
     return replace(job, model=model, source=source, threshold=config.threshold or model.threshold)
 
 
 def _read_counts(path: Path, job: Job, classes: list[str]) -> Table:
     """Return the counts of an evaluation by the names of its images."""
-    (_, heading), *rows = read_rows(path, "--against", errors="surrogateescape") or [(0, [])]
+    rows = read_rows(path, "--against", errors="surrogateescape")
+    heading = rows[0][1] if rows else []
     found = [name.partition("_")[2] for name in heading if name.startswith(COUNTS[0])]
     _check_classes(path, found, classes)
     names = [f"{count}_{name}" for name in classes for count in COUNTS]
     columns = [heading.index(name) for name in (*names, *_OBJECTS) if name in heading]
+    table: Table = {}
     try:
-        table = {row[0]: [int(row[k]) for k in columns] for _, row in rows}
+        for _, row in rows[1:]:
+            table[row[0]] = [int(row[k]) for k in columns]
     except (ValueError, IndexError) as error:
         raise UserError(f"--against {path}: damaged ({error}); evaluate again") from None
     wanted = {*job.pairs.names()}
@@ -98,8 +110,8 @@ def _read_counts(path: Path, job: Job, classes: list[str]) -> Table:
 
 def _check_classes(path: Path, found: list[str], wanted: list[str]) -> None:
     if found != wanted:
-        texts = [join_some(names, _SHOWN) or "none" for names in (found, wanted)]
+        classes = join_some(found, _SHOWN) or "none"
         raise UserError(
-            f"--against {path}: its classes are {texts[0]}, not {texts[1]}; name a checkpoint "
-            "for the same classes, or evaluate it again"
+            f"--against {path}: its classes are {classes}, not {join_some(wanted, _SHOWN)}; name a "
+            "checkpoint for the same classes, or evaluate it again"
         )

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +24,23 @@ from unet_ddp.data.masks import Mask
 from unet_ddp.data.pairs import CLASSES_MARK
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, print_lines, shorten
-from unet_ddp.extras.annotations import masks
-from unet_ddp.extras.annotations.readers import AnnotatedImage, open_source
-from unet_ddp.files import as_local_path, check_writable, ended_by_sigterm, write_errors, write_text
+from unet_ddp.extras.annotations.annotated_image import AnnotatedImage
+from unet_ddp.extras.annotations.masks import (
+    NameFinder,
+    derive_labels,
+    list_images,
+    only_boxes,
+    open_folders,
+)
+from unet_ddp.extras.annotations.painters import CROWD, InstancePainter, Painter, PlanePainter
+from unet_ddp.extras.annotations.readers import open_annotations
+from unet_ddp.files import (
+    as_local_path,
+    check_new_folder,
+    ended_by_sigterm,
+    replacing_folder,
+    write_text,
+)
 from unet_ddp.prediction.outputs.mask import write_mask
 from unet_ddp.settings import flag
 
@@ -70,17 +83,10 @@ def main(argv: Sequence[str]) -> int:
     """Write the masks that `argv` asks for, and return the exit status."""
     config = parse(ImportConfig, argv, prog="python -m unet_ddp import")
     output = as_local_path(config.output, "--output")
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"{output}: already exists; use another --output")
-    check_writable(output.parent, "--output")
+    check_new_folder(output)
     job = _Import(config)
-    with ended_by_sigterm(), write_errors(output, "make room, or use another --output"):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
-            temporary = Path(folder, output.name)
-            temporary.mkdir()
-            job.write(temporary)
-            temporary.replace(output)  # all or nothing
+    with ended_by_sigterm(), replacing_folder(output) as folder:
+        job.write(folder)
     print_lines(*job.summarize())
     return 0
 
@@ -91,35 +97,41 @@ class _Import:
     def __init__(self, config: ImportConfig) -> None:
         self.config = config
         self.file = as_local_path(config.file, "FILE")
-        self.images = masks.list_images(as_local_path(config.images, "--images"))
+        self.images = list_images(as_local_path(config.images, "--images"))
         palette = as_local_path(config.palette, "--palette") if config.palette else None
+        is_small = config.overlap == "small"
         with self._errors():
-            is_masks = self.file.is_dir() and not any(self.file.rglob("*.json"))
-            self.source = (masks.open_folders if is_masks else open_source)(self.file, self.images)
-            self.labels = masks.derive_labels(self.source, palette)
-            if config.overlap == "keep":
-                self.painter: masks.Painter = masks.PlanePainter(self.labels)
+            if self.file.is_dir() and not any(self.file.rglob("*.json")):
+                self.annotations = open_folders(self.file, self.images)
             else:
-                is_small = config.overlap == "small"
-                self.painter = masks.Painter(
-                    self.labels, instances=config.instances, small_over_large=is_small
-                )
+                self.annotations = open_annotations(self.file, self.images)
+            self.labels = derive_labels(self.annotations, palette)
+            if config.overlap == "keep":
+                self.painter: Painter = PlanePainter(self.labels)
+            elif config.instances:
+                self.painter = InstancePainter(self.labels, small_over_large=is_small)
+            else:
+                self.painter = Painter(self.labels, small_over_large=is_small)
         self.written = self.missing = 0
 
     @contextmanager
     def _errors(self, image: str = "") -> Iterator[None]:
         """Turn any error of the file's content into a UserError of one line."""
-        place = f"{self.file}: " + (f"image {shorten(image)}: " if image else "")
+        place = f"{self.file}: "
+        if image:
+            place += f"image {shorten(image)}: "
         try:
             yield
         except (FileNotFoundError, PermissionError) as error:
             raise UserError(f"{error.filename}: {error.strerror}; name a file to read") from None
         except UserError as error:
-            is_placed = str(error).startswith((str(self.file), "--palette"))
-            raise UserError(f"{'' if is_placed else place}{error}") from None
+            if str(error).startswith((str(self.file), "--palette")):
+                raise
+            raise UserError(f"{place}{error}") from None
         except Exception as error:  # whatever a damaged file makes of the readers
-            reason = f"{type(error).__name__}: " * (not isinstance(error, ValueError)) + str(error)
-            raise UserError(f"{place}{reason}; correct the file, or export it again") from None
+            if not isinstance(error, ValueError):
+                place += f"{type(error).__name__}: "
+            raise UserError(f"{place}{error}; correct the file, or export it again") from None
 
     def write(self, folder: Path) -> None:
         """Write masks, pairs.csv and palette.csv to a folder that will be renamed."""
@@ -138,38 +150,40 @@ class _Import:
             raise UserError(f"{self.file}: annotates none of the images in {self.config.images}")
         counts = self.painter.counts
         if counts["skipped"] and not counts["objects"]:
-            raise UserError(f"{self.file}: {masks.only_boxes(counts['skipped'])}")
-        write_text(folder / "pairs.csv", "".join(f"{format_row(row)}\n" for row in pairs))
-        if not self.config.instances and not isinstance(self.painter, masks.PlanePainter):
+            raise UserError(f"{self.file}: {only_boxes(counts['skipped'])}")
+        _write_rows(folder / "pairs.csv", pairs)
+        if type(self.painter) is Painter:
             colours = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in self.labels.colours]
-            rows = map(format_row, zip(self.labels.class_names, colours, strict=True))
-            write_text(folder / "palette.csv", "\n".join(rows) + "\n")
+            classes = zip(self.labels.class_names, colours, strict=True)
+            _write_rows(folder / "palette.csv", classes)
 
     def _write_mask(self, folder: Path, name: str, mask: Mask) -> str:
         """Write the mask of an image; return its path below the folder, * for that of each class."""
-        if isinstance(self.painter, masks.PlanePainter):
-            for place, plane in self.painter.split(mask):
-                write_mask(plane, _BINARY, folder / place / f"{name}.png")
+        if isinstance(self.painter, PlanePainter):
+            for class_folder, plane in self.painter.split(mask):
+                write_mask(plane, _BINARY, folder / class_folder / f"{name}.png")
             return f"{CLASSES_MARK}/{name}.png"
-        mask_name = f"{name}.{self.painter.labels.mask_suffix}"
-        write_mask(mask, self.painter.labels, folder / mask_name)
+        labels = self.painter.labels
+        mask_name = f"{name}.{labels.mask_suffix}"
+        write_mask(mask, labels, folder / mask_name)
         return mask_name
 
     def _find_images(self) -> Iterator[tuple[str, AnnotatedImage]]:
         """Yield the images to write masks of, and their names."""
-        finder, listed = masks.NameFinder(self.images), set()
-        images = self.source.read()
+        finder = NameFinder(self.images)
+        listed = set()
+        images = self.annotations.read()
         with self._errors():
             for image in tqdm(images, "importing", unit="image", leave=False, disable=None):
                 name = finder.find(image.name)
-                if name is None and not self.config.skip_missing:
-                    where = f"{shorten(image.name)} is not in {self.config.images}"
-                    raise UserError(f"image {where}; add it, or use --skip-missing")
-                if name in listed:
-                    raise UserError(f"image {shorten(image.name)}: {name} is annotated twice")
                 if name is None:
+                    if not self.config.skip_missing:
+                        where = f"{shorten(image.name)} is not in {self.config.images}"
+                        raise UserError(f"image {where}; add it, or use --skip-missing")
                     self.missing += 1
                     continue
+                if name in listed:
+                    raise UserError(f"image {shorten(image.name)}: {name} is annotated twice")
                 listed.add(name)
                 if image.regions or self.config.empty != "none":
                     yield name, image
@@ -181,10 +195,8 @@ class _Import:
     def summarize(self) -> Iterator[str]:
         """Yield what was written, what was not, and the command to train on it."""
         counts, output = self.painter.counts, self.config.output
-        yield (
-            f"{output}: {self.written} masks of {counts['objects']} objects; classes "
-            f"{', '.join(self.labels.class_names)}"
-        )
+        classes = ", ".join(self.labels.class_names)
+        yield f"{output}: {self.written} masks of {counts['objects']} objects; classes {classes}"
         notes = [
             (self.missing, "annotated images are not in --images: left out"),
             (len(self.images) - self.written, "images have no mask; --empty all writes empty ones"),
@@ -192,22 +204,25 @@ class _Import:
             (counts["skipped"], "boxes, ellipses, lines or points have no outline: left out"),
             (counts["ignored"], "regions to ignore are not kept where classes overlap: left out"),
         ]
-        yield from (f"{count} {text}" for count, text in notes if count)
-        if isinstance(self.painter, masks.PlanePainter):
-            yield from self._summarize_planes(self.painter)
-            return
-        flags = f"--palette {output}/palette.csv"
-        if self.config.instances:
-            flags = f"--instances --class-names {shlex.join(self.painter.bodies)}"
-            flags += f" --ignore-index {masks.CROWD}" * bool(counts["crowds"])
-        yield f"train on them with: train.py --list {output}/pairs.csv {flags}"
+        for count, text in notes:
+            if count:
+                yield f"{count} {text}"
+        flags = f"--list {output}/pairs.csv"
+        if isinstance(self.painter, PlanePainter):
+            for name, folder in zip(self.painter.bodies, self.painter.folders, strict=True):
+                if name != folder:
+                    yield f"class {name} is in the folder {folder}"
+            if self.written == len(self.images):
+                flags = f"--images {self.config.images} --masks {output}"
+            flags += " --overlap"
+        elif self.config.instances:
+            flags += f" --instances --class-names {shlex.join(self.painter.bodies)}"
+            if counts["crowds"]:
+                flags += f" --ignore-index {CROWD}"
+        else:
+            flags += f" --palette {output}/palette.csv"
+        yield f"train on them with: train.py {flags}"
 
-    def _summarize_planes(self, painter: masks.PlanePainter) -> Iterator[str]:
-        """Yield the names of folders that are not their classes', and the command to train on them."""
-        for name, folder in zip(painter.bodies, painter.folders, strict=True):
-            if name != folder:
-                yield f"class {name} is in the folder {folder}"
-        data = f"--images {self.config.images} --masks {self.config.output}"
-        if self.written < len(self.images):  # the others have no mask
-            data = f"--list {self.config.output}/pairs.csv"
-        yield f"train on them with: train.py {data} --overlap"
+
+def _write_rows(path: Path, rows: Iterable[Sequence[str]]) -> None:
+    write_text(path, "".join(f"{format_row(row)}\n" for row in rows))

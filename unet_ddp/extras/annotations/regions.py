@@ -34,21 +34,25 @@ class Patch(NamedTuple):
 def fill(parts: Sequence[ArrayLike], size: Size) -> Patch:
     """Return the union of an object's parts, outlines of (x, y) or of x, y, x, y and so on."""
     outlines = [np.asarray(part, np.float64).reshape(-1, 2) for part in parts]
-    points, ends = np.concatenate(outlines), np.array(size[::-1])
+    points = np.concatenate(outlines)
     if not (np.abs(points) < _FARTHEST).all():  # nan is not
         raise ValueError("an outline's coordinate is no place in an image")
-    left, top = np.floor(points.min(axis=0)).clip(0, ends).astype(int).tolist()
-    right, bottom = np.ceil(points.max(axis=0)).clip(0, ends).astype(int).tolist()
+    first, last = points.min(axis=0), points.max(axis=0)
+    ends = np.array(size[::-1])
+    left, top = np.floor(first).clip(0, ends).astype(int).tolist()
+    right, bottom = np.ceil(last).clip(0, ends).astype(int).tolist()
     pixels = np.zeros((bottom - top, right - left), bool)
-    for outline in outlines if pixels.size else ():
-        pixels |= _find_inside(outline - (left, top), pixels.shape)
-    is_clipped = bool((points < -1).any() or (points > ends + 1).any())
+    if pixels.size:
+        for outline in outlines:
+            pixels |= _find_inside(outline - (left, top), pixels.shape)
+    is_clipped = bool((first < -1).any() or (last > ends + 1).any())
     return Patch(pixels, top, left, is_clipped)
 
 
 def fill_shares(points: Sequence[float], whole: float, size: Size) -> Patch:
     """Return the object of an outline x, y, x, y and so on; `whole` is a side of the image."""
-    return fill([np.reshape(points, (-1, 2)) * size[::-1] / whole], size)
+    pixels = np.reshape(points, (-1, 2)) * size[::-1] / whole
+    return fill([pixels], size)
 
 
 def _find_inside(points: NDArray[np.float64], size: tuple[int, ...]) -> Flags:
@@ -57,32 +61,46 @@ def _find_inside(points: NDArray[np.float64], size: tuple[int, ...]) -> Flags:
     is_down = points[:, 1] < after[:, 1]
     x, y = np.where(is_down, points.T, after.T)  # each edge from its upper end: one there and back
     end_x, end_y = np.where(is_down, after.T, points.T)  # cancels out
-    first, stop = (np.ceil(at - 0.5).clip(0, size[0]).astype(np.intp) for at in (y, end_y))
-    rows = stop - first  # whose centres the edge crosses
+    height, width = size
+    first = _find_pixels(y, height)
+    rows = _find_pixels(end_y, height) - first  # that the edge crosses
     if rows.sum() > MOST_CROSSINGS:
         raise ValueError(f"an outline of {len(points)} corners is too long")
     edge = np.repeat(np.arange(len(points)), rows)
-    row = np.arange(edge.size) + np.repeat(first - np.cumsum(rows) + rows, rows)
-    at = x[edge] + (row + 0.5 - y[edge]) * ((end_x - x)[edge] / (end_y - y)[edge])
-    column = np.ceil(at - 0.5).clip(0, size[1]).astype(np.intp)
-    crossed = np.zeros((size[0], size[1] + 1), bool)
+    before = np.cumsum(rows) - rows
+    row = np.arange(edge.size) + np.repeat(first - before, rows)
+    slope = (end_x - x)[edge] / (end_y - y)[edge]
+    at = x[edge] + (row + 0.5 - y[edge]) * slope
+    column = _find_pixels(at, width)
+    crossed = np.zeros((height, width + 1), bool)
     np.logical_xor.at(crossed, (row, column), True)
     inside: Flags = np.logical_xor.accumulate(crossed, axis=1)[:, :-1]
     return inside
 
 
+def _find_pixels(coordinates: NDArray[np.float64], count: int) -> NDArray[np.intp]:
+    """Return the first of `count` pixels in a row whose centres are not before the coordinates."""
+    return np.ceil(coordinates - 0.5).clip(0, count).astype(np.intp)
+
+
 def paste(pixels: Flags, left: int, top: int, size: Size) -> Patch:
     """Return a mask at a place of an image, cut at the image's edges."""
-    inside = pixels[max(0, -top) : max(0, size[0] - top), max(0, -left) : max(0, size[1] - left)]
+    height, width = size
+    rows = slice(max(0, -top), max(0, height - top))
+    columns = slice(max(0, -left), max(0, width - left))
+    inside = pixels[rows, columns]
     return Patch(inside, max(0, top), max(0, left), inside.shape != pixels.shape)
 
 
 def decode_runs(counts: ArrayLike, size: Size) -> Flags:
     """Return the mask (H, W) of run lengths along the rows, the first one of zeros."""
-    lengths, total = np.asarray(counts, np.int64), size[0] * size[1]
+    height, width = size
+    total = height * width
+    lengths = np.asarray(counts, np.int64)
     if lengths.min() < 0 or lengths.max() > total or lengths.sum() != total:
-        raise ValueError(f"run lengths that are not those of {size[1]}x{size[0]} pixels")
-    return np.repeat(np.arange(lengths.size) % 2 == 1, lengths).reshape(size)
+        raise ValueError(f"run lengths that are not those of {width}x{height} pixels")
+    is_inside = np.arange(lengths.size) % 2 == 1
+    return np.repeat(is_inside, lengths).reshape(size)
 
 
 def draw_runs(runs: Mapping[str, Any], size: Size) -> Patch:
@@ -105,14 +123,17 @@ def unpack_counts(text: str) -> list[int]:
             raise ValueError("a run length of more than 60 bits")
         if not code - 48 & 32:  # the last five bits of this number
             value -= (code - 48 & 16) << shift - 4
-            counts.append(value + (counts[-2] if len(counts) > 2 else 0))
+            if len(counts) > 2:
+                value += counts[-2]
+            counts.append(value)
             value = shift = 0
     return counts
 
 
 def draw_brush(data: bytes, size: Size) -> Patch:
     """Return the object of Label Studio's brush: RGBA, packed by @thi.ng/rle-pack."""
-    text, position = "".join(f"{byte:08b}" for byte in data), 0
+    text = "".join(f"{byte:08b}" for byte in data)
+    position = 0
 
     def read(bits: int) -> int:
         nonlocal position
@@ -121,13 +142,19 @@ def draw_brush(data: bytes, size: Size) -> Patch:
             raise ValueError("a brush's run lengths end too early")
         return int(text[start:position], 2)
 
-    count, bits, sizes = read(32), read(5) + 1, [read(4) + 1 for _ in range(4)]
-    if count != 4 * size[0] * size[1] or bits > 8:
-        raise ValueError(f"a brush of {count} values for {size[1]}x{size[0]} pixels")
-    values, at = np.empty(count, np.uint8), 0
+    count, bits = read(32), read(5) + 1
+    sizes = [read(4) + 1 for _ in range(4)]
+    height, width = size
+    if count != 4 * height * width or bits > 8:
+        raise ValueError(f"a brush of {count} values for {width}x{height} pixels")
+    values = np.empty(count, np.uint8)
+    at = 0
     while at < count:
         is_run = read(1)
         stop = at + 1 + read(sizes[read(2)])
-        values[at:stop] = read(bits) if is_run else [read(bits) for _ in range(at, stop)]
+        if is_run:
+            values[at:stop] = read(bits)
+        else:
+            values[at:stop] = [read(bits) for _ in range(at, stop)]
         at = stop
     return Patch(values[3::4].reshape(size) > 127)  # alpha

@@ -48,9 +48,11 @@ class ScanCache:
 
     def get(self, file: ScannedFile) -> Metadata | None:
         """Return the metadata of the file as it is now, None if that is unknown."""
+        path, _, stamp = file
         found = self.entries.get(_name(file))
         with suppress(OSError):
-            return found if found and found.stamp == (file[2] or find_stamp(file[0])) else None
+            if found and found.stamp == (stamp or find_stamp(path)):
+                return found
         return None
 
     def put(self, file: ScannedFile, found: Metadata) -> None:
@@ -81,7 +83,9 @@ def _digest(text: str) -> str:
 
 
 def _name(file: ScannedFile) -> str:
-    return f"{'mask' if file[1] else 'image'} {file[0].absolute()}"
+    path, is_mask, *_ = file
+    kind = "mask" if is_mask else "image"
+    return f"{kind} {path.absolute()}"
 
 
 def as_tuples(value: Any) -> Any:

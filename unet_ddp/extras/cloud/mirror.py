@@ -8,10 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunningError
 from contextlib import ExitStack, suppress
 from threading import Lock
+from typing import IO
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.extras.cloud.objects import put, read_version
+from unet_ddp.extras.cloud.objects import Version, put, read_version
 from unet_ddp.extras.cloud.working_folder import WorkingFolder, stamp_of
 from unet_ddp.files import write_text
 
@@ -77,7 +78,10 @@ class CloudMirror(WorkingFolder):
             for name in sorted(others - {"best.pt"}):
                 with suppress(FileNotFoundError):
                     self._put(name)
-            changed = {n: f for n, f in checkpoints.items() if self.stamps.get(n) != stamps[n]}
+            changed = {}
+            for name, file in checkpoints.items():
+                if self.stamps.get(name) != stamps[name]:
+                    changed[name] = file
             if changed:
                 self.run.put_save(changed.get("last.pt"), changed.get("best.pt"))
                 self.stamps |= stamps
@@ -94,11 +98,15 @@ class CloudMirror(WorkingFolder):
             status = os.fstat(file.fileno())
             if self.stamps.get(name) == stamp_of(status):
                 return
-            is_small = status.st_size < _SMALL
-            _, there = (is_small and read_version(address)) or (b"", False)
+            content: bytes | IO[bytes] = file
+            replaces: Version | bool = True
+            if status.st_size < _SMALL:
+                content = file.read()
+                found = read_version(address)
+                replaces = found[1] if found else False
             self.run.check_pointer()
             try:
-                put(address, file.read() if is_small else file, replaces=there or not is_small)
+                put(address, content, replaces=replaces)
             except FileExistsError:
                 self._put(name)  # unless the pointer says that this start has lost
             else:

@@ -61,12 +61,15 @@ def fetch_ahead(paths: Iterable[Path]) -> None:
     for name in _held.keys() - wanted.keys():
         _held.pop(name).cancel()
     groups: list[list[str]] = []
+    before, end = "", 0
     for name in [name for name in wanted if name not in _held]:
-        archive, first, _ = _span(name)
-        before, _, end = _span(groups[-1][0]) if groups and len(groups[-1]) == 1 else ("", 0, 0)
-        if archive != before or not 0 <= first - end <= _GAP:
-            groups.append([])  # else the mask of the image in an archive: one request
-        groups[-1].append(name)
+        archive, first, last = _span(name)
+        if archive == before and 0 <= first - end <= _GAP:  # the mask of an image: one request
+            groups[-1].append(name)
+            before = ""
+        else:
+            groups.append([name])
+            before, end = archive, last
     for group in groups:
         content = _threads(os.getpid()).submit(_fetch_together, group)
         _held.update(dict.fromkeys(group, content))
@@ -220,7 +223,10 @@ def _version(meta: Any) -> Version:
 def _span(path: Path | str) -> tuple[str, int, int]:
     """Return archive, first byte and end of a part; an object itself, and zeros."""
     part = PART.fullmatch(str(path))
-    return (part[1], int(part[2]), int(part[2]) + int(part[3])) if part else (str(path), 0, 0)
+    if part is None:
+        return str(path), 0, 0
+    first = int(part[2])
+    return part[1], first, first + int(part[3])
 
 
 def _fetch_together(names: list[str]) -> dict[str, bytes]:
@@ -228,10 +234,13 @@ def _fetch_together(names: list[str]) -> dict[str, bytes]:
     archive, first, _ = _span(names[0])
     _, _, last = _span(names[-1])
     content = b"".join(_fetch(archive, first, last, names[0]))
-    if len(names) == 1:
+    if len(names) == 1:  # perhaps an object, whose end is not known
         return {names[0]: content}
-    parts = (content[start - first : end - first] for _, start, end in map(_span, names))
-    return dict(zip(names, parts, strict=True))
+    parts = {}
+    for name in names:
+        _, start, end = _span(name)
+        parts[name] = content[start - first : end - first]
+    return parts
 
 
 def _fetch(archive: str, first: int, last: int, named: str) -> Iterator[bytes]:

@@ -35,15 +35,16 @@ class CloudPairs(Pairs):
     def files_by_name(folder: Url, stamps: dict[str, Stamp]) -> dict[str, list[str]]:
         """Return the images below an address, by relative path without suffix; note their stamps."""
         files: dict[str, list[str]] = defaultdict(list)
-        objects = list_objects(folder)
-        for key, *stamp in tqdm(
-            objects, f"listing {folder}", unit="", leave=False, disable=hides_bars()
-        ):
+        objects = tqdm(
+            list_objects(folder), f"listing {folder}", unit="", leave=False, disable=hides_bars()
+        )
+        for key, size, changed in objects:
             stem, dot, suffix = key.rpartition(".")
             is_hidden = any(part.startswith(".") for part in key.split("/"))
-            if stem[-1:] not in ("", "/") and not is_hidden and can_read((dot + suffix).lower()):
-                files[stem].append(f"{folder}/{key}")
-                stamps[f"{folder}/{key}"] = (stamp[0], stamp[1])
+            if stem and not is_hidden and can_read((dot + suffix).lower()):
+                address = f"{folder}/{key}"
+                files[stem].append(address)
+                stamps[address] = size, changed
         return files
 
     def find(self, problems: list[str]) -> Pairs:

@@ -161,13 +161,15 @@ class StoredRun:
         """
         pointer = self.pointer
         assert pointer is not None  # `replace_pointer` was called
-        saves, generation = pointer.saves, pointer.saves[0].generation if pointer.saves else 0
-        new_best = pointer.best
+        saves, new_best = pointer.saves, pointer.best
+        newest = saves[0] if saves else None
+        generation = 1 + (newest.generation if newest else 0)
         if best is not None:
-            new_best = self._put_checkpoint(best, generation + 1, ".best.pt", pointer.best)
+            new_best = self._put_checkpoint(best, generation, ".best.pt", new_best)
         if last is not None:
-            saved = self._put_checkpoint(last, generation + 1, ".pt", saves[0] if saves else None)
-            saves = saves if saved in saves else (saved, *saves)[:_KEPT]
+            saved = self._put_checkpoint(last, generation, ".pt", newest)
+            if saved is not newest:
+                saves = (saved, *saves)[:_KEPT]
         if (saves, new_best) != (pointer.saves, pointer.best):
             try:
                 self.replace_pointer(replace(pointer, saves=saves, best=new_best))

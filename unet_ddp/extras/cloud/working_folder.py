@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -95,10 +96,13 @@ class WorkingFolder(Mirror):
         address = self.run.address
         with write_errors(self.path, MAKE_ROOM):
             write_text(self._token_file, "\n".join(self._tokens))
+        pointer = Pointer(
+            self._tokens[0], "\n".join(self._launchers), files=tuple(sorted(self._names))
+        )
+        if not resumed.is_new:
+            pointer = replace(pointer, saves=self._saves, best=self._best)
         try:
-            saves, best = ((), None) if resumed.is_new else (self._saves, self._best)
-            launch, names = "\n".join(self._launchers), tuple(sorted(self._names))
-            self.run.replace_pointer(Pointer(self._tokens[0], launch, saves, best, names))
+            self.run.replace_pointer(pointer)
         except FileExistsError:
             raise UserError(
                 f"{address}: another run has begun or continued there at this moment; choose another "
@@ -113,11 +117,12 @@ class WorkingFolder(Mirror):
 
     def _check_free(self, names: set[str]) -> None:
         """Find which objects runs have put here, and check that no other one is in their way."""
-        pointer, ours = self.run.pointer, {name for name in names if is_name_of_run(name)}
-        if pointer is not None:
-            self._names = (
-                ours if pointer.files is None else set(filter(is_name_of_run, pointer.files))
-            )
+        pointer = self.run.pointer
+        ours = set(filter(is_name_of_run, names))
+        if pointer is not None and pointer.files is not None:
+            self._names = set(filter(is_name_of_run, pointer.files))
+        elif pointer is not None:
+            self._names = ours
         for name in sorted(ours - self._names):
             # The settings of a run that is resumed are not known yet.
             is_kept = name.startswith("epoch_") and self._config.launch.resume is not None
@@ -130,17 +135,18 @@ class WorkingFolder(Mirror):
         """Return whether the working folder has the state in storage, or a newer one."""
         if not self.last.is_file():
             return False
-        address, newest = self.run.address, self._saves[0] if self._saves else None
-        with self.last.open("rb") as last:
-            is_same = newest is not None and hash_file(last) == newest.sha256
-        if not is_same:
-            try:
-                load(self.last)
-            except UserError as error:
-                if newest is not None:
-                    self.log(f"warning: {error}; using {self.run.path(newest)} instead")
-                return newest is None
-            self.log(f"{self.last} is newer than what {address} has: it is used")
+        newest = self._saves[0] if self._saves else None
+        if newest is not None:
+            with self.last.open("rb") as last:
+                if hash_file(last) == newest.sha256:
+                    return True
+        try:
+            load(self.last)
+        except UserError as error:
+            if newest is not None:
+                self.log(f"warning: {error}; using {self.run.path(newest)} instead")
+            return newest is None
+        self.log(f"{self.last} is newer than what {self.run.address} has: it is used")
         return True
 
     def _download(self, names: set[str]) -> None:
@@ -201,7 +207,8 @@ class WorkingFolder(Mirror):
             digest = hash_file(file)
         if self.stored_file.is_file() and self.stored_file.read_text() == digest:
             return
-        aside = next(p for n in count(1) if not (p := self.path / f"kept-{n}").exists())
+        places = (self.path / f"kept-{number}" for number in count(1))
+        aside = next(place for place in places if not place.exists())
         aside.mkdir()
         for path in sorted(self.find_files(), key=lambda path: path == self.last):  # a kill: again
             path.rename(aside / path.name)

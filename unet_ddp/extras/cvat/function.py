@@ -6,6 +6,7 @@ cvat-cli task auto-annotate 7 --function-module unet_ddp.extras.cvat -p model=st
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from scipy import ndimage
 
 from unet_ddp.checkpoints.weights import find_model
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import Flags
+from unet_ddp.data.masks import Flags, Size
 from unet_ddp.errors import check_installed
 from unet_ddp.extras.outputs.annotations import find_outlines
 from unet_ddp.prediction.prediction import Prediction
@@ -27,8 +28,7 @@ class FoundObject(NamedTuple):
     """Connected pixels of a class, or an object that the network has numbered."""
 
     class_id: int
-    top: int
-    left: int
+    window: tuple[slice, slice]  # rows and columns of the image
     pixels: Flags  # (rows, columns)
 
 
@@ -45,10 +45,9 @@ class Function:
 
     def __init__(self, predictor: Predictor) -> None:
         self.predictor = predictor
-        labels = predictor.labels
-        names = [(labels.class_names[k], k) for k in labels.foreground]
+        names, foreground = predictor.labels.class_names, predictor.labels.foreground
         self.spec = cvat.DetectionFunctionSpec(
-            labels=[cvat.label_spec(name, k, type="mask") for name, k in names]
+            labels=[cvat.label_spec(names[k], k, type="mask") for k in foreground]
         )
 
     def detect(self, context: cvat.DetectionFunctionContext, image: Image.Image) -> list[Any]:
@@ -61,7 +60,7 @@ class Function:
             found = [each for each, share in pairs if share >= context.conf_threshold]
         if context.conv_mask_to_poly:
             check_installed("rasterio", "geo", "polygons for CVAT")
-            return [shape for each in found for shape in _draw_polygons(each)]
+            return [*chain.from_iterable(map(_draw_polygons, found))]
         return [_draw_mask(each, prediction.size) for each in found]
 
 
@@ -78,33 +77,29 @@ def find_objects(prediction: Prediction) -> Iterator[FoundObject]:
                 if window is not None:
                     pixels = numbers[window] == number
                     class_id = int(regions.ids[window][pixels][0])
-                    yield FoundObject(class_id, window[0].start, window[1].start, pixels)
+                    yield FoundObject(class_id, window, pixels)
 
 
 def measure_confidences(prediction: Prediction, found: list[FoundObject]) -> list[float]:
     """Return the mean probability of each object's pixels to be of its class, or of an object at all."""
     extent = prediction.extent
-    probabilities = prediction.probabilities if extent is None else None
-    shares = []
-    for each in found:
-        height, width = each.pixels.shape
-        window = slice(each.top, each.top + height), slice(each.left, each.left + width)
-        if probabilities is not None:
-            shares.append(float(probabilities[each.class_id][window][each.pixels].mean()))
-        else:
-            assert extent is not None
-            shares.append(float(extent[window][each.pixels].mean()) / 255)
-    return shares
+    if extent is not None:
+        return [float(extent[each.window][each.pixels].mean()) / 255 for each in found]
+    probabilities = prediction.probabilities
+    means = [probabilities[each.class_id][each.window][each.pixels].mean() for each in found]
+    return [float(mean) for mean in means]
 
 
-def _draw_mask(found: FoundObject, size: tuple[int, int]) -> Any:
-    (height, width), pixels = found.pixels.shape, np.zeros(size, bool)
-    box = [found.left, found.top, found.left + width, found.top + height]
-    pixels[box[1] : box[3], box[0] : box[2]] = found.pixels
+def _draw_mask(found: FoundObject, size: Size) -> Any:
+    rows, columns = found.window
+    pixels = np.zeros(size, bool)
+    pixels[found.window] = found.pixels
+    box = [columns.start, rows.start, columns.stop, rows.stop]
     return cvat.mask(found.class_id, encode_mask(pixels, box))
 
 
 def _draw_polygons(found: FoundObject) -> Iterator[Any]:
     for _, ring, _ in find_outlines(found.pixels.view(np.uint8), Labels((0, 1))):
-        points = np.add(ring, (found.left, found.top)).ravel().tolist()
+        rows, columns = found.window
+        points = np.add(ring, (columns.start, rows.start)).ravel().tolist()
         yield cvat.polygon(found.class_id, points)

@@ -21,7 +21,7 @@ from unet_ddp.data.drawing import class_colours
 from unet_ddp.data.readers.resize import resize_nearest
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, check_installed, one_line, print_lines
-from unet_ddp.extras.report.gallery import draw_layer, draw_photo, to_uri
+from unet_ddp.extras.report.gallery import draw_layer, draw_photo, name_colours, to_uri
 from unet_ddp.extras.report.page import open_template
 from unet_ddp.files import ended_by_sigterm
 from unet_ddp.prediction.config import PredictConfig
@@ -73,12 +73,16 @@ def try_image(predictor: Predictor, path: Path, progress: Callable[..., object])
     outputs = open_outputs(config, predictor.labels, wanted)
     resolution = wanted.ground_resolution
     (files,) = name_outputs([path], config, predictor.labels, outputs, ground_resolution=resolution)
-    image, done = predictor.open(files.source), count()
+    image = predictor.open(files.source)
     is_whole, has_threshold = predictor.fits(image.input_size), predictor.labels.is_binary
-    total = 1 if is_whole else math.prod(len(predictor.tiling.along(n)) for n in image.input_size)
+    done, total = count(), 1
+    if not is_whole:
+        total = math.prod(len(predictor.tiling.along(side)) for side in image.input_size)
     predictor.on_window = lambda: progress((next(done), total), desc=path.name, unit="windows")
-    is_lazy = has_threshold and not is_whole
-    prediction = predictor.in_windows(image) if is_lazy else predictor.predict(image)
+    if has_threshold and not is_whole:
+        prediction = predictor.in_windows(image)
+    else:
+        prediction = predictor.predict(image)
     if has_threshold:  # another one does not run the network
         prediction.scores = list(prediction.scores)
     return files, prediction, draw_photo(path, wanted, _LONGEST)
@@ -90,7 +94,8 @@ def show(
     """Write a mask at a threshold; return HTML about the image, and the button for the mask."""
     if not tried:
         return ["", gradio.DownloadButton(interactive=False)]
-    (files, prediction, photo), labels = tried[chosen], predictor.labels
+    files, prediction, photo = tried[chosen]
+    labels = predictor.labels
     if labels.is_binary and threshold != round(prediction.threshold or 0.5, 3):
         prediction = replace(prediction, threshold=threshold)
     place = files.image.parent / str(threshold)  # browsers keep a file by its address
@@ -110,9 +115,10 @@ def show(
 
 def build_page(gradio: Any, predictor: Predictor) -> Any:
     """Return the page, of gradio's components."""
-    labels, parts = predictor.labels, open_template("overlay.html.jinja").module
-    watch, update = gradio.Progress(), partial(show, gradio, predictor, parts)
-    legend = [(labels.class_names[k], rgb) for k, rgb in class_colours(labels).items()]
+    labels = predictor.labels
+    parts = open_template("overlay.html.jinja").module
+    watch = gradio.Progress()
+    update = partial(show, gradio, predictor, parts)
 
     def predict(paths: list[str] | None, threshold: float, progress: Any = watch) -> list[Any]:
         tried, errors = [], []
@@ -120,8 +126,9 @@ def build_page(gradio: Any, predictor: Predictor) -> Any:
             try:
                 tried.append(try_image(predictor, path, progress))
             except UserError as error:
-                errors.append(one_line(f"error: {error}".replace(f"{path.parent}{os.sep}", "")))
-        names = [(files.image.name, index) for index, (files, _, _) in enumerate(tried)]
+                message = str(error).replace(f"{path.parent}{os.sep}", "")
+                errors.append(one_line(f"error: {message}"))
+        names = [(files.image.name, index) for index, (files, *_) in enumerate(tried)]
         choice = gradio.Dropdown(names, value=0, visible=len(names) > 1)
         return [tried, parts.errors(errors), choice, *update(tried, 0, threshold)]
 
@@ -134,7 +141,7 @@ def build_page(gradio: Any, predictor: Predictor) -> Any:
                 0.001, 0.999, round(predictor.threshold or 0.5, 3), step=0.001, interactive=True,
                 label=f"Threshold of {labels.class_names[1]}", visible=labels.is_binary,
             )  # fmt: skip
-            gradio.HTML(parts.panel(labels, legend), head=parts.scripts(labels))
+            gradio.HTML(parts.panel(labels, name_colours(labels)), head=parts.scripts(labels))
             download = gradio.DownloadButton("Download the mask", interactive=False)
         with gradio.Column(scale=3):
             picture, errors = gradio.HTML(), gradio.HTML()

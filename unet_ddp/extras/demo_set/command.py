@@ -26,7 +26,8 @@ class DemoConfig:
 def main(argv: Sequence[str]) -> int:
     """Write the demo set and return the exit status."""
     config = parse(DemoConfig, argv, prog="python -m unet_ddp demo-data")
-    default = "data/demo" if config.kind == "leaves" else f"data/{config.kind}"
-    folder = write_demo(as_local_path(config.folder or default, "--folder"), config.kind)
+    default = "data/demo" if config.kind == "leaves" else "data/cells"
+    folder = as_local_path(config.folder or default, "--folder")
+    write_demo(folder, config.kind)
     print_lines(f"{folder}: imgs and masks to train on, unseen to predict")
     return 0

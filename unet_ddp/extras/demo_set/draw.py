@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.random import Generator, default_rng
 from PIL import Image, ImageDraw
 
 from unet_ddp.errors import UserError
@@ -18,8 +19,12 @@ from unet_ddp.extras.demo_set.shapes import (
     HEIGHT,
     WIDTH,
     Array,
+    Point,
     draw_background,
     draw_outline,
+    draw_point,
+    mix,
+    to_image,
     to_polygon,
 )
 from unet_ddp.files import write_errors
@@ -37,20 +42,22 @@ def write_demo(folder: Path, kind: str = "leaves") -> Path:
     scenes, without masks. Cells: 60 pairs, and 4 images without masks.
     """
     done = folder / "README.txt"
-    drawn_by = "unet_ddp" if kind == "leaves" else f"unet_ddp ({kind})"
-    note = f"Drawn by {drawn_by}; may be deleted, and is drawn again when needed.\n"
+    files, drawn_by = draw_leaves(), "unet_ddp"
+    if kind == "cells":
+        files, drawn_by = draw_cells(), "unet_ddp (cells)"
     with write_errors(folder, "the demo set goes there"):
         if done.exists():
-            if ("(cells)" in done.read_text(errors="replace")) != (kind == "cells"):
+            has_cells = "(cells)" in done.read_text(errors="replace")
+            if has_cells != (kind == "cells"):
                 raise UserError(
                     f"{folder}: contains another demo set, not {kind}; use another folder"
                 )
             return folder
         for name in ("imgs", "masks", "unseen"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        for name, picture in draw_leaves() if kind == "leaves" else draw_cells():
+        for name, picture in files:
             picture.save(folder / name, quality=92)
-        done.write_text(note)
+        done.write_text(f"Drawn by {drawn_by}; may be deleted, and is drawn again when needed.\n")
     return folder
 
 
@@ -62,7 +69,8 @@ def draw_leaves() -> Files:
             yield f"imgs/scene{scene:02d}_{view}.jpg", image
             yield f"masks/scene{scene:02d}_{view}.png", mask
     for scene in range(SCENES, SCENES + UNSEEN):
-        yield f"unseen/scene{scene:02d}_0.jpg", draw(scene, 0)[0]
+        image, _ = draw(scene, 0)
+        yield f"unseen/scene{scene:02d}_0.jpg", image
 
 
 def draw_cells() -> Files:
@@ -79,47 +87,45 @@ def draw_cells() -> Files:
 
 def draw(scene: int, view: int) -> tuple[Image.Image, Image.Image]:
     """Draw one view of a scene: an RGB image, and a mask of 0 and 255."""
-    look = np.random.default_rng([scene, 0xC01])  # the same for all views of a scene
-    place = np.random.default_rng([scene, view, 0x9E0])
+    look = default_rng([scene, 0xC01])  # the same for all views of a scene
+    place = default_rng([scene, view, 0x9E0])
     palette = look.uniform(60, 200, (3, 3))
-    canvas = Image.fromarray(draw_background(place, palette[:2]).astype(np.uint8))
+    canvas = to_image(draw_background(place, palette[:2]))
     _clutter(canvas, place, palette)
     mask = Image.new("L", (WIDTH, HEIGHT), 0)
-    for _ in range(int(look.integers(1, 4))):
-        outline = _leaf(place)
-        ImageDraw.Draw(mask).polygon(outline, fill=255)
+    for _ in range(look.integers(1, 4)):
+        ImageDraw.Draw(mask).polygon(_leaf(place), fill=255)
     leaf = _leaf_texture(place, palette)
-    inside = (np.asarray(mask) > 0)[..., None]
+    inside = np.asarray(mask)[..., None] > 0
     noise = place.normal(0, 5, (HEIGHT, WIDTH, 3))
-    pixels = np.where(inside, leaf, np.asarray(canvas, np.float64)) + noise
-    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8)), mask
+    pixels = np.where(inside, leaf, np.asarray(canvas, np.float64))
+    return to_image(pixels + noise), mask
 
 
-def _clutter(canvas: Image.Image, random: np.random.Generator, colours: Array) -> None:
+def _clutter(canvas: Image.Image, random: Generator, colours: Array) -> None:
     """Draw bars and lines in the leaves' colours."""
     pen = ImageDraw.Draw(canvas)
-    for _ in range(int(random.integers(2, 5))):
-        x, y = random.uniform(0, WIDTH), random.uniform(0, HEIGHT)
+    for _ in range(random.integers(2, 5)):
+        x, y = draw_point(random)
         w, h = random.uniform(6, 30, 2)
-        red, green, blue = (int(value) for value in colours[int(random.integers(3))])
+        colour = tuple(colours[random.integers(3)].astype(int).tolist())
         if random.random() < 0.5:
-            pen.rectangle((x, y, x + w, y + h), fill=(red, green, blue))
+            pen.rectangle((x, y, x + w, y + h), fill=colour)
         else:
-            pen.line((x, y, x + 2 * w, y - 2 * h), fill=(red, green, blue), width=3)
+            pen.line((x, y, x + 2 * w, y - 2 * h), fill=colour, width=3)
 
 
-def _leaf(random: np.random.Generator) -> list[tuple[float, float]]:
+def _leaf(random: Generator) -> list[Point]:
     """Return the corners of a leaf somewhere in the image."""
     outline = draw_outline(random, (12, 26), 0.5)
     x, y = random.uniform(15, WIDTH - 15), random.uniform(15, HEIGHT - 15)
     return to_polygon(outline, x, y)
 
 
-def _leaf_texture(random: np.random.Generator, colours: Array) -> Array:
+def _leaf_texture(random: Generator, colours: Array) -> Array:
     """Return fine stripes of two colours at a random angle: (H, W, 3)."""
     rows, columns = np.mgrid[0:HEIGHT, 0:WIDTH]
     angle = random.uniform(0, np.pi)
-    phase = (columns * np.cos(angle) + rows * np.sin(angle)) * random.uniform(0.8, 1.3)
-    share = (0.5 + 0.5 * np.sin(phase))[..., None]
-    blend: Array = colours[2] * share + colours[1] * 0.6 * (1 - share)
-    return blend
+    across = columns * np.cos(angle) + rows * np.sin(angle)
+    share = 0.5 + 0.5 * np.sin(across * random.uniform(0.8, 1.3))
+    return mix(share, colours[2], colours[1] * 0.6)

@@ -24,9 +24,13 @@ def describe_shortage(error: RuntimeError) -> str:
     own = re.search(r"this process has ([\d.]+ \w+) memory in use", text)
     if asked is None or limits is None:
         by_cpu = re.search(r"tried to allocate (\d+) bytes", text)
-        return f"tried to allocate {int(by_cpu[1]) / 2**30:.2f} GiB" if by_cpu else text[:120]
-    held = f", this process uses {own[1]}" if own else ""
-    return f"tried to allocate {asked[1]}; {limits[2]} of {limits[1]} are free{held}"
+        if by_cpu is None:
+            return text[:120]
+        return f"tried to allocate {int(by_cpu[1]) / 2**30:.2f} GiB"
+    line = f"tried to allocate {asked[1]}; {limits[2]} of {limits[1]} are free"
+    if own:
+        line += f", this process uses {own[1]}"
+    return line
 
 
 def _advise(config: TrainConfig, world: World, phase: str) -> str:

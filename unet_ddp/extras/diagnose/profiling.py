@@ -70,7 +70,9 @@ def summarise(events: Iterable[Any], device: torch.device) -> list[str]:
     lines = [f"profile of {steps} steps, {total / max(1, steps):.1f} ms each:"]
     if device.type == "cuda":
         lines.append("  (of the host, which runs ahead of the GPU; see the trace for the GPU's)")
-    for name, part in (*found.items(), ("all-reduce", all_reduce)):
-        lines.append(f"  {name:<16}{part / max(1, steps):>9.2f} ms {part / max(total, 1e-6):>7.1%}")
+    found["all-reduce"] = all_reduce
+    for name, part in found.items():
+        each, share = part / max(1, steps), part / max(total, 1e-6)
+        lines.append(f"  {name:<16}{each:>9.2f} ms {share:>7.1%}")
     lines[-1] += "  (part of forward, loss and backward)"
     return lines

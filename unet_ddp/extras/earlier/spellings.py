@@ -87,29 +87,37 @@ def translate(settings: Mapping[str, Value], where: str | None = None) -> dict[s
     Raises:
         UserError: a setting is given by its name and by an earlier one, or can't be translated.
     """
-    kept = {name: each for name, each in settings.items() if _EARLIER.get(name, name) == name}
-    plain = {
-        name: each.value if isinstance(each, Scalar) else each
-        for name, each in settings.items()
-        if name in _EARLIER and each is not None
-    }
+    kept, plain = {}, {}
+    for name, value in settings.items():
+        if name in _EARLIER and value is not None:
+            plain[name] = value.value if isinstance(value, Scalar) else value
+        if _EARLIER.get(name, name) == name:
+            kept[name] = value
     lines = []
     for name, earlier, convert in _CHANGES:
         old = {each: plain[each] for each in earlier if each in plain}
-        value = convert(**old) if old else None
+        if not old:
+            continue
+        value = convert(**old)
         if value is None:
             continue
         if kept.get(name) is not None and name not in earlier:
             raise _given_twice(name, next(iter(old)))
         kept[name] = value
-        shown = " ".join(map(str, value)) if isinstance(value, list) else value
-        flags = [as_flag(f"no_{each}" if old[each] is False else each) for each in old]
-        lines.append(f"{' and '.join(flags)}: now {as_flag(name)} {shown}")
+        flags = []
+        for each, given in old.items():
+            flags.append(as_flag(f"no_{each}" if given is False else each))
+        now = " ".join([as_flag(name), *_list_words(value)])
+        lines.append(f"{' and '.join(flags)}: now {now}")
     if where is not None and os.environ.get("RANK", "0") == "0":
-        print_lines(
-            *(f"note: {where}{line}; the next version won't take the old" for line in lines)
-        )
+        for line in lines:
+            print_lines(f"note: {where}{line}; the next version won't take the old")
     return kept
+
+
+def _list_words(value: Value) -> list[str]:
+    """Return a value as it is typed."""
+    return [*map(str, value)] if isinstance(value, list) else [str(value)]
 
 
 def _given_twice(name: str, earlier: str) -> UserError:
@@ -118,9 +126,10 @@ def _given_twice(name: str, earlier: str) -> UserError:
 
 def translate_argv(argv: Sequence[str], known: Set[str]) -> list[str]:
     """Return a command line by today's names, of a command whose settings are `known`; say what changed."""
-    names = {
-        old for old, new in _EARLIER.items() if new in known and (new == old or old not in known)
-    }
+    names = set()
+    for old_name, new in _EARLIER.items():
+        if new in known and (old_name == new or old_name not in known):
+            names.add(old_name)
     words: list[str] = []
     old: dict[str, Value] = {}
     places: dict[str, int] = {}  # in the words, of today's flags
@@ -147,7 +156,5 @@ def translate_argv(argv: Sequence[str], known: Set[str]) -> list[str]:
     found = translate(old, "")
     for name, place in sorted(places.items(), key=lambda item: -item[1]):
         if name in found:
-            value = found[name]
-            values = value if isinstance(value, list) else [value]
-            words[place:place] = [as_flag(name), *map(str, values)]
+            words[place:place] = [as_flag(name), *_list_words(found[name])]
     return words

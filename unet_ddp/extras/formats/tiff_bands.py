@@ -65,11 +65,17 @@ class TiffBandsFile(BandsFile):
         sizes = dict(zip(page.axes, page.shape, strict=True))
         if self._orientation >= 5:
             sizes["X"], sizes["Y"] = sizes["Y"], sizes["X"]
-        has_alpha = any(int(kind) in ALPHA for kind in getattr(page, "extrasamples", ()) or ())
+        extra = getattr(page, "extrasamples", None) or ()
+        has_alpha = any(int(kind) in ALPHA for kind in extra)
+        channels = sizes.get("S", 1)
+        if has_alpha:
+            channels -= 1
+        if self._is_stack:
+            channels = len(self._pages)
         return Header(
             sizes["X"],
             sizes["Y"],
-            len(self._pages) if self._is_stack else sizes.get("S", 1) - has_alpha,
+            channels,
             storage_dtype(page.dtype),
             has_alpha=has_alpha,
             nodata=_nodata(page),
@@ -94,11 +100,12 @@ class TiffBandsFile(BandsFile):
     def read_bands(self) -> NDArray[Any]:
         """Return the pixels (H, W, C) in the file's own type, upright; of a stack, C counts its pages."""
         try:
-            stored = self._read_stack() if self._is_stack else np.asarray(self._page.asarray())
-            if (
-                not self._is_stack and stored.ndim == 3 and self._page.planarconfig == SEPARATE
-            ):  # (C, H, W)
-                stored = np.moveaxis(stored, 0, -1)
+            if self._is_stack:
+                stored = self._read_stack()
+            else:
+                stored = np.asarray(self._page.asarray())
+                if stored.ndim == 3 and self._page.planarconfig == SEPARATE:  # (C, H, W)
+                    stored = np.moveaxis(stored, 0, -1)
         except (ValueError, NotImplementedError) as error:
             if "imagecodecs" not in str(error):
                 raise
@@ -148,8 +155,10 @@ def _inflate(new: Callable[[], Any], data: bytes, *, out: int) -> bytes:
 
 def _nodata(page: Any) -> float | None:
     tag = page.tags.get(GDAL_NODATA)
+    if tag is None:
+        return None
     try:
-        value = None if tag is None else float(str(tag.value).strip("\0 "))
+        value = float(str(tag.value).strip("\0 "))
     except ValueError:
         return None
-    return math.nan if value != value else value  # one nan, so that headers with it are equal
+    return math.nan if math.isnan(value) else value  # one nan, so that headers with it are equal

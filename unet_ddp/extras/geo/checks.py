@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unet_ddp.config import DataConfig
 
 _PIXEL_SCALE = 33550  # tag of a GeoTIFF
+_CORNERS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])  # columns and rows, in sizes of an image
 _MOST_OPEN = 64  # files
 _FAR = 0.1  # of an image's pixel: a mask's corner may be elsewhere by so much
 _ALIKE = 1.01  # ratio up to which ground resolutions are one
@@ -41,8 +42,10 @@ def find_places(sources: Sequence[Source], metres: float | None) -> set[Source]:
     Raises:
         UserError: their ground resolutions differ, and the network's, `metres`, is None.
     """
-    maps = [each for each in sources if find_reader(each.path).may_be_scenes]
-    maps = [each for each in maps if not is_address(each.path)]
+    maps = []
+    for source in sources:
+        if find_reader(source.path).may_be_scenes and not is_address(source.path):
+            maps.append(source)
     with ThreadPoolExecutor() as pool:
         places = dict(zip(maps, pool.map(_find_place, maps, count()), strict=False))
     if maps and find_reader(maps[0].path).missing():
@@ -50,9 +53,10 @@ def find_places(sources: Sequence[Source], metres: float | None) -> set[Source]:
         with suppress(Exception), identify(path) as image:  # unreadable: reading it says why
             if _PIXEL_SCALE in image.getexif():
                 print_lines(f"warning: {path}: its mask gets no map coordinates without {INSTALL}")
+    found = {source: place for source, place in places.items() if place is not None}
     if metres is None:
-        check_resolutions((place.resolution, each.path) for each, place in places.items() if place)
-    return {source for source, place in places.items() if place is not None}
+        check_resolutions((place.resolution, source.path) for source, place in found.items())
+    return {*found}
 
 
 def _find_place(source: Source, index: int) -> Place | None:
@@ -71,14 +75,12 @@ def check_pairs(scanned: Sequence[ScannedPair]) -> list[str]:
     for pair, image, mask in scanned:
         if image.place is None or mask.place is None:
             continue
-        places = Place(*image.place), Place(*mask.place)
-        corners = [
-            place.to_map(np.array([[0, 0], [1, 0], [0, 1], [1, 1]]) * header.size[::-1])
-            for place, header in zip(places, (image.header, mask.header), strict=True)
-        ]
-        side = np.hypot(*(corners[0][1] - corners[0][0])) / image.header.width
-        far = float(np.abs(corners[1] - corners[0]).max() / side)
-        if _differ(places[0].crs, places[1].crs):
+        place, mask_place = Place(*image.place), Place(*mask.place)
+        corners = place.to_map(_CORNERS * image.header.size[::-1])
+        mask_corners = mask_place.to_map(_CORNERS * mask.header.size[::-1])
+        side = np.hypot(*(corners[1] - corners[0])) / image.header.width  # of a pixel
+        far = float(np.abs(mask_corners - corners).max() / side)
+        if _differ(place.crs, mask_place.crs):
             lines.append(f"{pair.mask}: its CRS is not that of {pair.image}; use gdalwarp -t_srs")
         elif far > _FAR:
             lines.append(
@@ -126,7 +128,10 @@ def check_kinds(config: DataConfig, table: Table) -> Table:
 def check_resolutions(found: Iterable[tuple[float | None, Path]]) -> None:
     """Raise UserError if known ground resolutions, with an image of each, differ."""
     known = [(own, path) for own, path in found if own]
-    (finest, one), (coarsest, other) = min(known, default=(0, "")), max(known, default=(0, ""))
+    if not known:
+        return
+    finest, one = min(known)
+    coarsest, other = max(known)
     if coarsest > finest * _ALIKE:
         raise UserError(
             f"{one} has pixels of {finest:g} m on the ground, {other} of {coarsest:g} m; bring all "
@@ -144,9 +149,10 @@ def ground_scale(path: Path, own: float | None, scale: float, resolution: float)
     """
     if not own:
         return scale
-    if own * scale > resolution * _ALIKE:
+    finest = own * scale
+    if finest > resolution * _ALIKE:
         raise UserError(
             f"{path}: pixels of {own:g} m on the ground, the network takes {resolution / scale:g} m; "
-            f"images are never enlarged: use --ground-resolution {own * scale:g} or more"
+            f"images are never enlarged: use --ground-resolution {finest:g} or more"
         )
-    return min(1.0, own * scale / resolution)
+    return min(1.0, finest / resolution)

@@ -46,14 +46,16 @@ class Place(NamedTuple):
     def to_map(self, points: NDArray[Any]) -> NDArray[np.float64]:
         """Return (N, 2) map coordinates x, y of (N, 2) columns and rows."""
         a, b, c, d, e, f = self.transform
-        moved: NDArray[np.float64] = points @ np.array([[a, d], [b, e]]) + (c, f)
+        matrix = np.array([[a, d], [b, e]])
+        moved: NDArray[np.float64] = points @ matrix + (c, f)
         return moved
 
     def to_degrees(self, points: NDArray[Any]) -> NDArray[np.float64]:
         """Return (N, 2) longitudes and latitudes of (N, 2) columns and rows."""
         from rasterio.warp import transform
 
-        return np.stack(transform(self.crs, "OGC:CRS84", *self.to_map(points).T), axis=1)
+        x, y = self.to_map(points).T
+        return np.stack(transform(self.crs, "OGC:CRS84", x, y), axis=1)
 
     @property
     def is_upright(self) -> bool:
@@ -100,12 +102,15 @@ def open_map(path: Path, *, mode: str = "r") -> Any:
 def find_place(dataset: Any) -> Place | None:
     """Return the place of rasterio's dataset; None without map coordinates."""
     crs, transform = dataset.crs, dataset.transform
-    side, metres = math.sqrt(abs(transform.determinant)), 0.0
-    if crs and crs.is_geographic:
-        side, metres = math.hypot(transform.b, transform.e), _DEGREE
-    elif crs and crs.is_projected:
-        metres = crs.linear_units_factor[1]
-    wkt, resolution = crs.to_wkt() if crs else "", float(f"{side * metres:.6g}")
     if transform.is_identity:
         return None
-    return Place(sys.intern(wkt), tuple(transform)[:6], resolution, dataset.nodata)
+    side, metres, wkt = 0.0, 0.0, ""
+    if crs:
+        wkt = sys.intern(crs.to_wkt())
+        side = math.sqrt(abs(transform.determinant))
+        if crs.is_geographic:
+            side, metres = math.hypot(transform.b, transform.e), _DEGREE
+        elif crs.is_projected:
+            _, metres = crs.linear_units_factor
+    resolution = float(f"{side * metres:.6g}")
+    return Place(wkt, tuple(transform)[:6], resolution, dataset.nodata)

@@ -136,20 +136,24 @@ class MapFile(TiffFile):
             return []
         if dataset.count == 1 and wanted.channels == 3:
             return [1, 1, 1]
-        if dataset.count != wanted.channels + self.layout.has_alpha:
-            return []
-        return list(range(1, wanted.channels + 1))
+        bands = list(range(1, dataset.count + 1))
+        if self.layout.has_alpha:
+            bands.pop()
+        return bands if len(bands) == wanted.channels else []
 
     def mark_nodata(self, ids: NDArray[Any], mark: int) -> int:
         """Set `ids` (H, W) to `mark` where the image is transparent or without data; return how often."""
-        count, dataset = 0, self._dataset
+        dataset = self._dataset
+        count, width = 0, ids.shape[1]
         with gdal(self.path):
             flags = enumerate(dataset.mask_flag_enums, start=1)
             bands = [band for band, kinds in flags if kinds[0].name != "all_valid"]
+            if not bands:
+                return 0
             is_empty = np.all if dataset.dtypes[0] == "uint8" else np.any  # as in find_nodata
-            for top in range(0, len(ids) if bands else 0, _AT_ONCE):
+            for top in range(0, len(ids), _AT_ONCE):
                 part = ids[top : top + _AT_ONCE]
-                window = ((top, top + len(part)), (0, ids.shape[1]))
+                window = (top, top + len(part)), (0, width)
                 empty = is_empty(dataset.read_masks(bands, window=window) == 0, axis=0)
                 part[empty] = mark
                 count += int(np.count_nonzero(empty))

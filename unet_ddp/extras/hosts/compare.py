@@ -45,15 +45,18 @@ def check_data(split: Split, sources: Mapping[str, str], world: World) -> None:
     Raises:
         UserError: the first difference, the same on every rank.
     """
-    named = {f"the source of {name}": _digest(text.encode()) for name, text in sources.items()}
-    _compare(named, world, "have the same file")
+    digests = {}
+    for name, text in sources.items():
+        digests[f"the source of {name}"] = _digest(text.encode())
+    _compare(digests, world, "have the same file")
     if _is_one(world):
         return
     data = None
     if world.local_rank == 0:  # of its host; so is rank 0
         files = measure_files(split)
         digest = _digest(files.numpy().tobytes())
-        data = {"the data": f"{int((files >= 0).sum())} of {files.numel()} files ({digest})"}
+        count = int((files >= 0).sum())
+        data = {"the data": f"{count} of {files.numel()} files ({digest})"}
     _compare(data, world, "have the same data")
 
 
@@ -68,11 +71,14 @@ def _compare(values: Mapping[str, str] | None, world: World, advice: str) -> Non
     main_host, expected = found[0]
     assert expected is not None
     for host, others in found:
+        if others is None:
+            continue
         for name, value in expected.items():
-            if others is not None and others.get(name) != value:
+            other = others.get(name)
+            if other != value:
                 raise UserError(
-                    f"{name} is {others.get(name)} on {host}, but {value} on {main_host} (rank 0): "
-                    f"{advice} on every host"
+                    f"{name} is {other} on {host}, but {value} on {main_host} (rank 0): {advice} on "
+                    "every host"
                 )
 
 
@@ -82,10 +88,14 @@ def _describe(config: TrainConfig) -> dict[str, str]:
         del settings[name]
     settings["resume"] = config.launch.resume is not None
     settings["load"] = config.run.load is not None
-    flags = {as_flag(name): str(value) for name, value in settings.items()}
     files = sorted(Path(unet_ddp.__file__).parent.rglob("*.py"))
-    program = f"{unet_ddp.__version__} ({_digest(b''.join(path.read_bytes() for path in files))})"
-    return {"unet_ddp": program, **{name: version(name) for name in _LIBRARIES}, **flags}
+    source = b"".join(path.read_bytes() for path in files)
+    facts = {"unet_ddp": f"{unet_ddp.__version__} ({_digest(source)})"}
+    for name in _LIBRARIES:
+        facts[name] = version(name)
+    for name, value in settings.items():
+        facts[as_flag(name)] = str(value)
+    return facts
 
 
 def _digest(content: bytes) -> str:
@@ -107,17 +117,18 @@ def check_folders(config: TrainConfig, launchers: Sequence[str], world: World) -
         return
     done, folder = (-1, 0), config.folder
     state = read_state(folder) if world.local_rank == 0 else None
-    if state is not None and (
-        config.launch.resume == "auto" or not set(launchers).isdisjoint(state.launchers)
-    ):
-        done = state.epoch, state.step
+    if state is not None:
+        is_restart = not set(launchers).isdisjoint(state.launchers)
+        if is_restart or config.launch.resume == "auto":
+            done = state.epoch, state.step
     found = world.gather((done, socket.gethostname(), str(folder)))
     main_done, main_host, _ = found[0]
     newest, host, place = max(found, key=lambda each: each[0])  # the first of equal ones
     if newest > main_done:
+        epoch, step = count_of(newest[0], "epoch"), count_of(newest[1], "step")
         raise UserError(
-            f"{place}: the run after {count_of(newest[0], 'epoch')} and {count_of(newest[1], 'step')} is on {host}, not on "
-            f"{main_host} (rank 0), which shares no folder with it: give it rank 0, or {_SHARE}"
+            f"{place}: the run after {epoch} and {step} is on {host}, not on {main_host} (rank 0), "
+            f"which shares no folder with it: give it rank 0, or {_SHARE}"
         )
     if any(world.gather(is_elastic())):
         _check_shared(folder, [host for _, host, _ in found], world)
@@ -128,11 +139,12 @@ def _check_shared(folder: Path, hosts: Sequence[str], world: World) -> None:
     probe = folder / world.on_main(lambda: _make_probe(folder))
     found = world.gather(probe.is_dir())
     world.on_main(probe.rmdir)
-    if not all(found):
-        raise UserError(
-            f"{folder} on {hosts[found.index(False)]} is not that on {hosts[0]} (rank 0), but with "
-            f"--nnodes=MIN:MAX a run outlives its hosts: {_SHARE}"
-        )
+    for host, is_found in zip(hosts, found, strict=True):
+        if not is_found:
+            raise UserError(
+                f"{folder} on {host} is not that on {hosts[0]} (rank 0), but with --nnodes=MIN:MAX a "
+                f"run outlives its hosts: {_SHARE}"
+            )
 
 
 def _make_probe(folder: Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 
@@ -38,8 +39,9 @@ def measure_curve(argv: Sequence[str]) -> None:
     use_own_readers(config.data.reader)
     with naming_recipe(config.launch.config, config.recipe):
         config.check_steps()
-        seed, skipped = config.optimization.seed, config.launch.skip_bad_files
-        data = prepare_data(config.data, seed=seed, skip_bad=skipped)
+        data = prepare_data(
+            config.data, seed=config.optimization.seed, skip_bad=config.launch.skip_bad_files
+        )
         curve = Curve(config, data, folder)
     with lock_folder(folder, "--exp-name"):
         curve.open()
@@ -57,29 +59,36 @@ def measure_curve(argv: Sequence[str]) -> None:
 
 def summarise(points: Sequence[Point]) -> tuple[list[str], str]:
     """Return the table of a curve with its forecast, as lines, and its chart."""
-    rows = [[p for p in points if p.groups == size] for size in sorted({p.groups for p in points})]
-    images = [round(statistics.mean(point.images for point in row)) for row in rows]
-    dice = [statistics.mean(point.dice for point in row) for row in rows]
+    points = sorted(points, key=lambda point: point.groups)
+    images, dice = [], []
     table = [["images", "groups", "Dice", "of each training"]]
-    for n, mean, row in zip(images, dice, rows, strict=True):
+    for size, group in groupby(points, key=lambda point: point.groups):
+        row = list(group)
+        count = round(statistics.mean(point.images for point in row))
+        mean = statistics.mean(point.dice for point in row)
+        images.append(count)
+        dice.append(mean)
         each = " ".join(show(point.dice) for point in row)
-        table.append([str(n), str(row[0].groups), show(mean), each])
-    law, earlier, last = fit(points), [point for row in rows[:-1] for point in row], images[-1]
+        table.append([str(count), str(size), show(mean), each])
+    law, last = fit(points), images[-1]
     lines = [*align(table), f"fit: 1 - Dice = {law.a:.3g} * images^{-law.b:.3g}"]
+    earlier = points[: -len(row)]
     if len(earlier) > 2:
         before = fit(earlier).forecast(last)
         lines.append(f"check: without the last row, the forecast for {last} is {before}")
-    forecast, doubled = law.forecast(2 * last), 2 * last
+    doubled = 2 * last
+    forecast = law.forecast(doubled)
     doubt = find_doubt(forecast, law, dice[-1] - dice[0])
     said = f"{forecast}, {LEVEL:.0%} interval"
     if doubt:
         said = f"no forecast: {doubt}; use more --repeats or --epochs"
     lines.append(f"twice the labels ({last} -> {doubled}): {said}")
-    curve = np.geomspace(images[0], last if doubt else 1.1 * doubled, 99)
+    end = last if doubt else 1.1 * doubled
+    curve = np.geomspace(images[0], end, 99)
     chart = [Line("trained", images, dice), Line("power law", curve, map(law.at, curve))]
     if not doubt:
-        name, ends = f"{LEVEL:.0%} interval", (forecast.low, forecast.high)
-        chart.append(Line(name, (doubled, doubled), ends, is_reference=True))
+        ends = forecast.low, forecast.high
+        chart.append(Line(f"{LEVEL:.0%} interval", (doubled, doubled), ends, is_reference=True))
     return lines, draw_file("Dice by labelled images", chart, xlabel="images")
 
 

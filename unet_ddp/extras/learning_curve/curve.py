@@ -108,15 +108,14 @@ class Curve:
             UserError: it is of another one, or the folder has something else.
         """
         if not self._file.exists():
-            if others := sorted(self.folder.glob("[!.]*")):
-                raise UserError(f"{others[0]}: of no learning curve; use another --exp-name")
+            for other in sorted(self.folder.glob("[!.]*")):
+                raise UserError(f"{other}: of no learning curve; use another --exp-name")
             self._save()
         try:
             saved = json.loads(self._file.read_text(encoding="utf-8"))
             before, names = dict(saved["about"]), saved["split"]
-            self.points = {
-                name: from_plain(Point, point) for name, point in saved["points"].items()
-            }
+            for name, point in saved["points"].items():
+                self.points[name] = from_plain(Point, point)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{self._file}: corrupt ({error}); use another --exp-name") from None
         check_settings(self.folder, before, self._about, "curve")
@@ -148,25 +147,28 @@ class Curve:
             UserError: the training ends with a mistake.
             RunError: it fails.
         """
-        pairs, began = self.draw(size, repeat), time.monotonic()
+        pairs = self.draw(size, repeat)
         name = f"images_{len(pairs):05d}_repeat_{repeat + 1}"
         if name in self.points:
             return
+        began = time.monotonic()
         place = self.folder / name
         wait_for_training(place)
         write_list(Path(f"{place}.csv"), self.data, pairs)
         own = {
+            **dict.fromkeys(_PLACES),
             "list": f"{place}.csv",
             "seed": self.config.optimization.seed + repeat,
             "epochs": -(-self.steps // self._count_steps(pairs)),
             "stop_after": str(self.steps),
         }
-        status = start_training(place, self.config, {}, **dict.fromkeys(_PLACES), **own)
+        status = start_training(place, self.config, {}, **own)
         if was_stopped(status):
             raise KeyboardInterrupt
         if status:
-            said = f"{last_words(place, self.config)} ({place}.log)".removeprefix("error: ")
-            raise UserError(said) if status == 2 else RunError(said)
+            said = last_words(place, self.config).removeprefix("error: ")
+            kind = UserError if status == 2 else RunError
+            raise kind(f"{said} ({place}.log)")
         dice = score(place / "last.pt", self.config, self.data.split.validation)
         if math.isnan(dice):
             raise UserError("--validation: no validation image has a class to score; use more")
@@ -178,14 +180,16 @@ class Curve:
 
 def score(source: Path, config: TrainConfig, pairs: Pairs) -> float:
     """Return the Dice of a checkpoint on `pairs` at the scale of its network, as training's validation has them."""
-    model, device = config.network.model, pick_device(config.launch.device)
+    device = pick_device(config.launch.device)
     if device.type == "cpu":
         torch.set_num_threads(1)  # their number decides the last bits of a convolution
+    model = config.network.model
     network = model if is_own("networks", model) else None
     predictor = Predictor.from_checkpoint(source, device=device, fold=False, network=network)
     resize_masks = config.data.resize_masks
     dataset = EvaluationDataset(pairs, predictor, full_size=False, resize_masks=resize_masks)
-    world, workers = World(device=device), config.launch.workers
+    world = World(device=device)
+    workers = config.launch.workers
     evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=workers)
     del predictor, dataset
     torch.cuda.empty_cache()  # the next training needs it

@@ -38,7 +38,8 @@ class PowerLaw:
         slope, level = np.polyfit(self.logs, errors, 1)
         self.a, self.b = math.exp(level), -float(slope)
         self.freedom = len(errors) - 2
-        squares = float(((errors - level - slope * self.logs) ** 2).sum())
+        residuals = errors - level - slope * self.logs
+        squares = float((residuals**2).sum())
         self.scatter = math.sqrt(squares / self.freedom)
         """Standard deviation of the logarithms around the law."""
 
@@ -51,8 +52,10 @@ class PowerLaw:
 
         It covers what differs from training to training. The law and the validation images are taken as given.
         """
-        distance = (math.log(images) - self.logs.mean()) ** 2 / self.logs.var()
+        offset = math.log(images) - self.logs.mean()
+        distance = offset**2 / self.logs.var()
         spread = self.scatter * math.sqrt(1 + (1 + distance) / len(self.logs))
         student = stdtrit(self.freedom, (1 + LEVEL) / 2)
-        factor, error = math.exp(student * spread), 1 - self.at(images)
+        factor = math.exp(student * spread)
+        error = 1 - self.at(images)
         return Forecast(1 - error, max(0.0, 1 - error * factor), 1 - error / factor)

@@ -25,7 +25,8 @@ def group_training(data: PreparedData) -> Groups:
     is_divided = any(data.groups[name] in held_out for name in data.split.training.names())
     groups = defaultdict[str, list[Pair]](list)
     for pair in data.split.training:
-        groups[pair.name if is_divided else data.groups[pair.name]].append(pair)
+        group = pair.name if is_divided else data.groups[pair.name]
+        groups[group].append(pair)
     return [groups[name] for name in sorted(groups)]
 
 
@@ -45,7 +46,8 @@ def choose_sizes(groups: Groups, given: Sequence[int]) -> list[int]:
         raise UserError(f"{found}: a curve takes at least {_FEWEST}; {advice}")
     is_few = not given and count * _SHARES[0] < 1
     if is_few or len(sizes) < _FEWEST or sizes[-1] > count:
-        some = " ".join(map(str, sorted({1, 2, round(0.6 * count), count})))
+        example = sorted({1, 2, round(0.6 * count), count})
+        some = " ".join(map(str, example))
         raise UserError(f"{found}: use {_FEWEST} or more numbers up to {count}, as --sizes {some}")
     return sizes
 

@@ -62,8 +62,9 @@ def share_of_others(truth: Tensor) -> Tensor:
 
     `truth` (N, C, H, W) is 1 at a pixel's class; an ignored pixel is in none, and in no window.
     """
-    around, half = truth, _WINDOW // 2
-    for size, padding in (((_WINDOW, 1), (half, 0)), ((1, _WINDOW), (0, half))):
-        around = F.avg_pool2d(around, size, stride=1, padding=padding)
+    half = _WINDOW // 2
+    columns = F.avg_pool2d(truth, (_WINDOW, 1), stride=1, padding=(half, 0))
+    around = F.avg_pool2d(columns, (1, _WINDOW), stride=1, padding=(0, half))
     own = (around * truth).sum(1, keepdim=True)
-    return 1 - own / around.sum(1, keepdim=True).clamp(min=1e-8)
+    every = around.sum(1, keepdim=True)
+    return 1 - own / every.clamp(min=1e-8)

@@ -91,12 +91,11 @@ def _is_plain(kind: Any) -> bool:
         return issubclass(kind, nn.Module) and not hasattr(kind, "sums")
     if isinstance(kind, nn.Module):
         return True
-    needed = [
-        each
-        for each in inspect.signature(kind).parameters.values()
-        if each.default is each.empty and each.kind is not each.VAR_KEYWORD
-    ]
-    return len(needed) > 1
+    needed = 0
+    for each in inspect.signature(kind).parameters.values():
+        if each.default is each.empty and each.kind is not each.VAR_KEYWORD:
+            needed += 1
+    return needed > 1
 
 
 def try_loss(loss: SegmentationLoss, num_classes: int, device: torch.device) -> list[str]:

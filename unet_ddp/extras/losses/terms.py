@@ -55,19 +55,23 @@ def lovasz_sums(batch: Batch) -> Tensor:
     The loss of an image is the weighted mean of the classes in it; one without a valid pixel has
     none.
     """
-    truth, ignored = batch.truth.flatten(2), (batch.masks == IGNORE_ID).flatten(1).unsqueeze(1)
+    truth = batch.truth.flatten(2)  # (N, C, H W)
+    ignored = (batch.masks == IGNORE_ID).flatten(1).unsqueeze(1)  # (N, 1, H W)
     errors = (truth.to(batch.weights.dtype) - batch.probabilities.flatten(2)).abs()  # (N, C, H W)
     # Ignored pixels come last, where they change nothing. Stable: ties must not change a gradient.
     order = errors.detach().masked_fill(ignored, -1.0).argsort(dim=2, descending=True, stable=True)
     found = truth.gather(2, order)
     seen = found.cumsum(2)  # int64: a GPU adds up floats in random order
     total = seen[:, :, -1:]  # (N, C, 1)
-    union = total + torch.arange(1, order.shape[2] + 1, device=order.device) - seen
+    place = torch.arange(1, order.shape[2] + 1, device=order.device)
+    union = total + place - seen
     # By how much a pixel raises the Jaccard loss of those before it: a closed form of the paper's
     # differences, which cancel in float32.
     missed = (total - seen).to(errors.dtype) / (union - 1).clamp(min=1)
     raised = torch.where(found, 1.0, missed) / union
     raised = torch.zeros_like(errors).scatter_(2, order, raised)
-    weights = batch.weights * (total.squeeze(2) > 0)  # (N, C)
-    losses = (weights * (errors * raised).sum(2)).sum(1) / weights.sum(1).clamp(min=1e-8)  # (N,)
-    return torch.stack([losses.sum(), (~ignored).any(2).sum().to(losses.dtype)])
+    weights = torch.where(total.squeeze(2) > 0, batch.weights, 0.0)  # (N, C)
+    sums = (weights * (errors * raised).sum(2)).sum(1)
+    losses = sums / weights.sum(1).clamp(min=1e-8)  # (N,)
+    images = (~ignored).any(2).sum()
+    return torch.stack([losses.sum(), images.to(losses.dtype)])

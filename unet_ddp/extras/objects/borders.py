@@ -26,7 +26,8 @@ def number_densely(codes: Codes) -> NDArray[np.int32]:
     if not codes.size or codes.max() < _FEW:
         return codes.astype(np.int32, copy=False)
     values, dense = np.unique(codes, return_inverse=True)
-    dense += values[0] > 0
+    if values[0] > 0:  # no background
+        dense += 1
     return dense.reshape(codes.shape).astype(np.int32)
 
 
@@ -43,7 +44,8 @@ def mark_borders(codes: Codes) -> Ids:
     numbers = number_densely(codes)
     areas = np.bincount(numbers.ravel())
     areas[0] = areas[1:].max(initial=0)
-    radii = np.rint(np.sqrt(areas) / _SIDES_PER_RADIUS).clip(1, _LARGEST_RADIUS).astype(np.uint8)
+    sixteenths = np.rint(np.sqrt(areas) / _SIDES_PER_RADIUS)
+    radii = sixteenths.clip(1, _LARGEST_RADIUS).astype(np.uint8)
     radius_of = radii[numbers]  # (H, W)
     ids = (numbers > 0).astype(np.uint8)
     high = numbers.astype(np.float32)  # exact: fewer than 2^24 objects

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -41,6 +41,7 @@ SEEDS, EXTENTS = (0.5, 0.4, 0.6, 0.7, 0.8, 0.9), (0.5, 0.4, 0.6, 0.7)
 SMOOTHINGS = (0.0, 1.5)
 """Values that are tried for `smoothing`."""
 
+_ENDS = CLASS_NAMES[BACKGROUND], CLASS_NAMES[BORDER]
 _FEW = 8  # values in all masks: objects have more
 _Share = Annotated[float, Limit(above=0, below=1)]
 
@@ -69,7 +70,7 @@ class ObjectLabels(Labels):
         """Refuse classes without background, objects and border."""
         super().__post_init__()
         names = self.names or ()
-        if len(names) < 3 or (names[0], names[-1]) != (CLASS_NAMES[0], CLASS_NAMES[-1]):
+        if len(names) < 3 or (names[0], names[-1]) != _ENDS:
             found = shorten([*names])
             raise UserError(f"names {found}: expected background, classes of objects, border")
 
@@ -80,13 +81,14 @@ class ObjectLabels(Labels):
         Raises:
             UserError: too many names, or one that is taken.
         """
-        if len(names) > IGNORE_ID - 2 or len({*names, *CLASS_NAMES[::2]}) < len(names) + 2:
+        background, border = _ENDS
+        every = background, *names, border
+        if len(every) > IGNORE_ID or len(set(every)) < len(every):
             raise UserError(
                 f"classes {', '.join(names)[:99]}: objects can have at most {IGNORE_ID - 2}, all "
                 "different and none called background or border; rename them"
             )
-        names = (CLASS_NAMES[0], *names, CLASS_NAMES[-1])
-        return cls(tuple(range(len(names))), False, ignore, names=names)
+        return cls(tuple(range(len(every))), False, ignore, names=every)
 
     @property
     def bodies(self) -> range:
@@ -108,15 +110,7 @@ class ObjectLabels(Labels):
         """Empty: a value is a number."""
         return {}
 
-    @property
-    def drawn(self) -> Sequence[int]:
-        """Class ids of objects."""
-        return self.bodies
-
-    @property
-    def foreground(self) -> Sequence[int]:
-        """Class ids of objects."""
-        return self.bodies
+    drawn = foreground = bodies
 
     @property
     def score_names(self) -> Sequence[str]:
@@ -139,16 +133,16 @@ class ObjectLabels(Labels):
         values = self.find_numbers(codes)
         ids = mark_borders(values)
         if self.has_classes:
-            classes, _ = self.split_values(values)
-            ids = np.where(ids == BORDER, self.bodies.stop, classes).astype(np.uint8)
+            is_border = ids == BORDER
+            ids = self.ids_of(values)
+            ids[is_border] = self.bodies.stop
         ids[self._is_ignored(codes)] = IGNORE_ID
         return ids
 
     def ids_of_values(self, values: Codes, path: Path) -> Ids:
         """Return the class ids of values, which borders are not among."""
         self.check_numbers(values, lambda _: path)
-        classes, _ = self.split_values(values)
-        return np.where(self._is_ignored(values), IGNORE_ID, classes).astype(np.uint8)
+        return np.where(self._is_ignored(values), np.uint8(IGNORE_ID), self.ids_of(values))
 
     def find_truth(self, ids: Ids, read: Callable[[], Codes]) -> Numbers:
         """Return the numbers of the objects."""
@@ -177,14 +171,15 @@ class ObjectLabels(Labels):
     def check_numbers(self, codes: Codes, find_path: Callable[[int], object]) -> None:
         """Raise a UserError for a value that no object can have, in the mask that `find_path` returns."""
         classes, numbers = self.split_values(codes)
-        is_known = (classes > 0) & (classes <= len(self.bodies)) & (numbers > 0) | (codes == 0)
-        wrong = codes[~(is_known | self._is_ignored(codes))]
-        if wrong.size:
-            expected = "numbers of objects, 1 or more"
-            if self.has_classes:
-                names = ", ".join(self.class_names[1:-1])[:99]
-                expected = f"class * {CLASS_STEP} + number, both from 1 on, of {names}"
-            raise UserError(f"{find_path(int(wrong[0]))}: value {wrong[0]}; expected {expected}")
+        is_object = (classes > 0) & (classes <= len(self.bodies)) & (numbers > 0)
+        wrong = codes[~(is_object | (codes == 0) | self._is_ignored(codes))]
+        if not wrong.size:
+            return
+        expected = "numbers of objects, 1 or more"
+        if self.has_classes:
+            names = ", ".join(self.score_names)[:99]
+            expected = f"class * {CLASS_STEP} + number, both from 1 on, of {names}"
+        raise UserError(f"{find_path(int(wrong[0]))}: value {wrong[0]}; expected {expected}")
 
     def find_numbers(self, codes: Codes) -> Numbers:
         """Return the objects' numbers, or values, (H, W) in a mask, 0 where it is to be ignored."""
@@ -205,8 +200,8 @@ class ObjectLabels(Labels):
 
         An object's class has the highest mean probability over its pixels.
         """
-        own = len(self.bodies) if self.has_classes else 0
-        shares = allocate((2 + own, *size), np.uint8)
+        count = 2 + len(self.bodies) if self.has_classes else 2
+        shares = allocate((count, *size), np.uint8)
         for band in bands:
             shares[:, band.rows] = to_shares(band.probabilities)
         body, extent, *bodies = shares
@@ -226,15 +221,15 @@ class ObjectLabels(Labels):
         """Return a mask in which an object that pixels without data have cut is several."""
         from skimage.measure import label
 
-        classes, _ = self.split_values(mask)
         numbers = label(mask, connectivity=1).astype(np.int32)
-        return self.join_values(classes, numbers)
+        return self.join_values(self.ids_of(mask), numbers)
 
     def layer(self, mask: Mask) -> Ids:
         """Return the class ids (H, W) where a neighbour has another number, 0 elsewhere."""
         from skimage.segmentation import find_boundaries
 
-        return cast(Ids, find_boundaries(mask, mode="inner") * self.ids_of(mask))
+        ids = self.ids_of(mask)
+        return np.where(find_boundaries(mask, mode="inner"), ids, np.uint8(0))
 
     def regions(self, mask: Mask) -> list[Regions]:
         """Return the objects' numbers."""
@@ -243,26 +238,30 @@ class ObjectLabels(Labels):
 
     def score(self, mask: Mask, truth: Mask) -> list[ObjectCounts]:
         """Count the objects of each class in masks of their values (H, W); a match has one class."""
-        (own, found), (true, numbers) = map(self.split_values, (mask, truth))
-        return [
-            count_objects(found * (own == k), number_densely(numbers * (true == k)))
-            for k in self.bodies
-        ]
+        classes, numbers = self.split_values(mask)
+        true_classes, true_numbers = self.split_values(truth)
+        counts = []
+        for k in self.bodies:
+            found = np.where(classes == k, numbers, 0)
+            true = np.where(true_classes == k, true_numbers, 0)
+            counts.append(count_objects(found, number_densely(true)))
+        return counts
 
     def candidates(self) -> list[ObjectLabels]:
         """Return labels with each separation that is tried."""
         return [
-            replace(self, separation=(seed, extent), smoothing=smoothing)
-            for smoothing, seed, extent in product(SMOOTHINGS, SEEDS, EXTENTS)
+            replace(self, separation=separation, smoothing=smoothing)
+            for smoothing in SMOOTHINGS
+            for separation in product(SEEDS, EXTENTS)
         ]
 
     def average(self, others: Sequence[Labels]) -> ObjectLabels:
         """Return labels with the mean separation of networks."""
-        chosen = [
-            (*each.separation, each.smoothing) for each in others if isinstance(each, ObjectLabels)
-        ]
-        body, extent, smoothing = map(fmean, zip(*chosen, strict=True))
-        return replace(self, separation=(body, extent), smoothing=smoothing)
+        labels = [each for each in others if isinstance(each, ObjectLabels)]
+        seed = fmean(each.separation[0] for each in labels)
+        extent = fmean(each.separation[1] for each in labels)
+        smoothing = fmean(each.smoothing for each in labels)
+        return replace(self, separation=(seed, extent), smoothing=smoothing)
 
     def describe(self) -> str:
         """Return a line with the classes."""
@@ -293,7 +292,8 @@ class ObjectLabels(Labels):
 
     def summarise(self, mask: Mask) -> str:
         """Return the number of objects."""
-        return f"{self.split_values(mask)[1].max(initial=0)} objects; "
+        _, numbers = self.split_values(mask)
+        return f"{numbers.max(initial=0)} objects; "
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""

@@ -14,6 +14,8 @@ from unet_ddp.data.matching import Report
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.data.readers.read import Source
 
+Column = NDArray[Any]
+
 _LOOKED_AT = 1000  # masks whose values and areas are compared; what the scan kept of them
 _READ = 16  # masks that are read again, and values in each, if those may be numbers
 _FEW = 8  # values that masks of classes often have
@@ -32,10 +34,12 @@ def find_numbers(
         return None
     report.notes.insert(0, "numbered objects: add --instances to learn each of them")
     count = len({*values.values} - {ignore})
-    classes = f"--classes {count} if each is a class, " if count <= IGNORE_ID else ""
+    example = values.examples[max(values.values)]
+    advice = f"use {instances_flag()} if each is an object, "
+    if count <= IGNORE_ID:
+        advice += f"--classes {count} if each is a class, "
     return (
-        f"the {count} values of the masks look like numbers of objects, e.g. in "
-        f"{values.examples[max(values.values)]}: use {instances_flag()} if each is an object, {classes}or "
+        f"the {count} values of the masks look like numbers of objects, e.g. in {example}: {advice}or "
         "--mask-threshold 0 for two classes, zero and above"
     )
 
@@ -47,25 +51,26 @@ def _are_numbers(table: Table, ignore: int | None) -> bool:
     them mean nothing: objects may have been deleted, and classes may be missing.
     """
     ends = table.columns["end"][:_LOOKED_AT]
-    value = table.columns["value"][: int(ends[-1])]
-    kept = ~np.isin(value, [0] if ignore is None else [0, ignore])
-    row = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))[kept]
-    value, area = value[kept], table.columns["pixels"][: int(ends[-1])][kept]
+    last = int(ends[-1])
+    value = table.columns["value"][:last]
+    kept = (value != 0) & (value != (ignore or 0))
+    counts = np.diff(ends, prepend=0)
+    row = np.repeat(np.arange(len(ends)), counts)[kept]
+    area = table.columns["pixels"][:last][kept]
+    value = value[kept]
     rows = np.unique(row)
     if len(np.unique(value)) <= _FEW or len(value) < _PER_MASK * len(rows):
         return False
     if np.median(area) < _SMALL or not _are_strangers(row, value, area):
         return False
-    found = [
-        _is_whole(codes, one)
-        for k in _some(rows)
-        for codes in [_read_mask(table, int(k))]
-        for one in _some(value[row == k])
-    ]
+    found = []
+    for k in _some(rows).tolist():
+        codes = _read_mask(table, k)
+        found += [_is_whole(codes, each) for each in _some(value[row == k])]
     return bool(np.mean(found) >= _WHOLE)
 
 
-def _are_strangers(row: NDArray[Any], value: NDArray[Any], area: NDArray[Any]) -> bool:
+def _are_strangers(row: Column, value: Column, area: Column) -> bool:
     """Return whether the areas of one value, a row each, have no more in common than all areas.
 
     Compared are logarithms, less their mean in each mask. Programs may number objects by their size:
@@ -76,19 +81,22 @@ def _are_strangers(row: NDArray[Any], value: NDArray[Any], area: NDArray[Any]) -
     if np.median(shared) <= max(1, _RARE * len(count)):
         return True
     size = np.log(area)
-    order = (np.arange(len(row)) - (count.cumsum() - count)[row]) / count[row]
+    first = count.cumsum() - count  # of each mask
+    order = (np.arange(len(row)) - first[row]) / count[row]
     size -= (np.bincount(row, size) / count)[row]
     size -= np.polyval(np.polyfit(order, size, 2), order)
     size -= (np.bincount(row, size) / count)[row]
-    within = np.square(size - (np.bincount(value, size) / shared)[value]).sum()
+    means = np.bincount(value, size) / shared
+    within = np.square(size - means[value]).sum()
     freedom = max(len(size) - len(shared), 1) / (len(size) - 1)
-    return bool(within > (1 - _EXPLAINED) * freedom * np.square(size).sum())
+    every = np.square(size).sum()
+    return bool(within > (1 - _EXPLAINED) * freedom * every)
 
 
-def _some(items: NDArray[Any]) -> NDArray[Any]:
+def _some(items: Column) -> Column:
     """Return at most `_READ` items, from the first to the last."""
-    places = np.unique(np.linspace(0, len(items) - 1, _READ).astype(int))
-    some: NDArray[Any] = items[places]
+    spread = np.linspace(0, len(items) - 1, _READ).astype(int)
+    some: Column = items[np.unique(spread)]
     return some
 
 
@@ -104,5 +112,6 @@ def _is_whole(codes: Codes, value: int) -> bool:
 
     found = (codes == value).astype(np.uint8)
     left, top, width, height = cv2.boundingRect(found)
-    parts, _ = cv2.connectedComponents(found[top : top + height, left : left + width])
+    window = found[top : top + height, left : left + width]
+    parts, _ = cv2.connectedComponents(window)
     return bool(parts == 2)  # with the background

@@ -23,7 +23,9 @@ def infer_object_labels(masks: MaskValues, config: DataConfig) -> ObjectLabels:
             "masks as 16-bit PNG or TIFF"
         )
     names, ignore = config.class_names, config.ignore_index
-    labels = ObjectLabels.of(CLASS_NAMES[BODY:-1] if names is None else names, ignore)
+    if names is None:
+        names = (CLASS_NAMES[BODY],)
+    labels = ObjectLabels.of(names, ignore)
     labels.check_numbers(np.array(masks.values, np.int32), lambda value: masks.examples[value])
     if len({*masks.values} - {0, ignore}) < 2:
         raise UserError(

@@ -34,8 +34,14 @@ class ObjectCounts(NamedTuple):
     def total(cls, counts: Iterable[ObjectCounts]) -> ObjectCounts:
         """Return the counts of all images together."""
         truth, predicted, matched, overlap, split, merged = zip(*counts, strict=True)
-        sums = np.sum(matched, axis=0), math.fsum(overlap)
-        return cls(sum(truth), sum(predicted), *sums, sum(split), sum(merged))
+        return cls(
+            sum(truth),
+            sum(predicted),
+            np.sum(matched, axis=0),
+            math.fsum(overlap),
+            sum(split),
+            sum(merged),
+        )
 
     @property
     def precisions(self) -> list[float]:
@@ -95,9 +101,8 @@ class ObjectCounts(NamedTuple):
     @property
     def scores(self) -> dict[str, float]:
         """All scores and counts by the names that result files give them."""
-        precisions = zip(OVERLAPS, self.precisions, strict=True)
-        return {
-            **{f"ap_{overlap:.2f}": precision for overlap, precision in precisions},
+        names = [f"ap_{overlap:.2f}" for overlap in OVERLAPS]
+        return dict(zip(names, self.precisions, strict=True)) | {
             "mean_ap": self.quality,
             "panoptic_quality": self.panoptic_quality,
             "true_objects": self.truth,

@@ -21,8 +21,11 @@ def to_shares(probabilities: NDArray[np.float32]) -> Shares:
     follow, each by itself.
     """
     bodies = probabilities[1:-1]
-    parts = bodies.sum(axis=0), probabilities[BACKGROUND], *(bodies if len(bodies) > 1 else ())
-    shares: Shares = np.rint(np.stack(parts) * 255).astype(np.uint8)
+    parts = [bodies.sum(axis=0), probabilities[BACKGROUND]]
+    if len(bodies) > 1:
+        parts += [*bodies]
+    scaled = np.stack(parts) * 255
+    shares: Shares = np.rint(scaled).astype(np.uint8)
     shares[1] = 255 - shares[1]
     return shares
 
@@ -42,7 +45,8 @@ def separate(
     from skimage.segmentation import watershed
 
     if smoothing:  # a noisy body has seeds of a few pixels, and each would be an object
-        body, extent = (cv2.GaussianBlur(each, (0, 0), smoothing) for each in (body, extent))
+        body = cv2.GaussianBlur(body, (0, 0), smoothing)
+        extent = cv2.GaussianBlur(extent, (0, 0), smoothing)
     inside = extent >= math.ceil(separation[1] * 255)
     parts, count = ndimage.label(inside, output=np.int32)
     inside &= body >= math.ceil(separation[0] * 255)
@@ -53,10 +57,10 @@ def separate(
     number_of[part_of[1:]] = np.arange(1, total + 1)
     numbers: Numbers = number_of[parts]
     windows = ndimage.find_objects(parts)
-    for part in np.flatnonzero(np.bincount(part_of[1:]) > 1).tolist():
+    counts = np.bincount(part_of[1:])  # of seeds
+    for part in np.flatnonzero(counts > 1).tolist():
         window = windows[part - 1]
-        own = parts[window] == part
-        height = 255 - body[window]
-        grown = watershed(height, seeds[window], mask=own)
-        numbers[window][own] = grown[own]
+        inside = parts[window] == part
+        grown = watershed(255 - body[window], seeds[window], mask=inside)
+        numbers[window][inside] = grown[inside]
     return numbers

@@ -36,13 +36,15 @@ class ObjectTable(Output):
         from skimage.measure import regionprops
 
         labels, extent = cast(ObjectLabels, self.labels), prediction.extent
-        rows, (classes, numbers) = [], labels.split_values(prediction.mask)
+        classes, numbers = labels.split_values(prediction.mask)
+        rows = []
         for region in regionprops(numbers.astype(np.int32, copy=False), extent):
             class_name = labels.class_names[classes[tuple(region.coords[0])]]
-            (y, x), (top, left, bottom, right) = region.centroid, region.bbox
-            mean = "" if extent is None else f"{region.intensity_mean / 255:.4f}"
-            centre = f"{x + 0.5:.2f}", f"{y + 0.5:.2f}"
-            box = left, top, right, bottom
             about = image.image.name, region.label, class_name, int(region.area)
-            rows.append((*about, *centre, *box, mean))
-        return "\n".join(map(format_row, rows))
+            y, x = region.centroid
+            centre = f"{x + 0.5:.2f}", f"{y + 0.5:.2f}"
+            top, left, bottom, right = region.bbox
+            mean = "" if extent is None else f"{region.intensity_mean / 255:.4f}"
+            row = *about, *centre, left, top, right, bottom, mean
+            rows.append(format_row(row))
+        return "\n".join(rows)

@@ -62,9 +62,10 @@ class SeparationTuner:
         dataset = EvaluationDataset(
             self._pairs, predictor, full_size=False, resize_masks=resize_masks
         )
-        count = max(1, _PIXELS // _crop(dataset.read(0)).truth.numel())
-        last = len(dataset) - 1
-        rows = np.linspace(0, last, min(count, last + 1)).round().astype(int).tolist()
+        pixels = _crop(dataset.read(0)).truth.numel()
+        count = min(max(1, _PIXELS // pixels), len(dataset))
+        spread = np.linspace(0, len(dataset) - 1, count)
+        rows = spread.round().astype(int).tolist()
         samples = []
         for row in rows[world.rank :: world.size]:
             samples.append(_crop(dataset.read(row)))
@@ -75,9 +76,11 @@ class SeparationTuner:
 def _crop(sample: EvaluationSample) -> EvaluationSample:
     """Return the middle of a sample, at most 512 pixels a side."""
     _, height, width = sample.truth.shape
-    top, left = max(0, height - _SIDE) // 2, max(0, width - _SIDE) // 2
+    top = max(0, height - _SIDE) // 2
+    left = max(0, width - _SIDE) // 2
     window = slice(None), slice(top, top + _SIDE), slice(left, left + _SIDE)
-    return EvaluationSample._make([*(each[window].clone() for each in sample[:-1]), sample.pair])
+    *tensors, pair = sample
+    return EvaluationSample._make([*(each[window].clone() for each in tensors), pair])
 
 
 def choose_separation(
@@ -93,11 +96,14 @@ def choose_separation(
 
     def count(sample: EvaluationSample) -> list[Tally]:
         band = decide(predictor.logits(sample.image), None, predictor.activation)
-        truth, true_mask = sample.truth[0].numpy(), sample.mask[0].numpy()
+        truth = sample.truth[0].numpy()
+        true_mask = sample.mask[0].numpy()
         masks = (decode(each, band, truth) for each in candidates)
         return [total(labels.score(mask, true_mask)) for mask in masks]
 
     counted = score_each(count, samples, world)
     scores = [total(column).quality for column in zip(*counted, strict=True)]
-    best = int(np.argmax(np.nan_to_num(scores))) if scores else 0
-    return candidates[best], scores[best] if scores else 0.0
+    if not scores:
+        return candidates[0], 0.0
+    best = int(np.argmax(np.nan_to_num(scores)))
+    return candidates[best], scores[best]

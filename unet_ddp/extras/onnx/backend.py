@@ -15,8 +15,14 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Colour
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import is_out_of_memory
-from unet_ddp.errors import Limit, UserError, from_plain, join_some, shorten
-from unet_ddp.extras.onnx.runtimes import RUNTIMES, list_installed, open_run, open_session
+from unet_ddp.errors import Limit, UserError, from_plain, shorten
+from unet_ddp.extras.onnx.runtimes import (
+    RUNTIMES,
+    list_installed,
+    open_run,
+    open_session,
+    shorten_error,
+)
 from unet_ddp.prediction.backends import LoadedModel
 
 METADATA = "unet_ddp"  # key of our metadata in an exported file
@@ -42,18 +48,24 @@ class OnnxFacts:
         """Refuse a file whose input or output is not of these pixels and classes."""
         if self.form:
             raise UserError(f"its {self.form} form is for other programs, and has no logits")
-        pixels, classes = self.preprocessing, self.labels.num_classes
-        kind = f"tensor({pixels.dtype.replace('float32', 'float')})"
-        for ends, name, place, size, expected in (
-            (inputs, "pixels", 3, pixels.channels, kind),
-            (outputs, "logits", 1, classes, "tensor(float)"),
-        ):
-            found = [(end.type, list(end.shape)) for end in ends if end.name == name]
-            if not any(t == expected and len(s) == 4 and s[place] == size for t, s in found):
-                given = f"{found[0][0]} {shorten(found[0][1])}" if found else "missing"
-                raise UserError(
-                    f"{name}: {given}; expected {expected} of 4 dimensions, {size} at place {place + 1}"
-                )
+        pixels = self.preprocessing
+        dtype = pixels.dtype.replace("float32", "float")
+        _check_end(inputs, "pixels", f"tensor({dtype})", 3, pixels.channels)
+        _check_end(outputs, "logits", "tensor(float)", 1, self.labels.num_classes)
+
+
+def _check_end(ends: Any, name: str, dtype: str, axis: int, size: int) -> None:
+    """Refuse an input or output of a file that has not this type, or not this size of one of 4 axes."""
+    found = "missing"
+    for end in ends:
+        if end.name == name:
+            shape = list(end.shape)
+            if end.type == dtype and len(shape) == 4 and shape[axis] == size:
+                return
+            found = f"{end.type} {shorten(shape)}"
+    raise UserError(
+        f"{name}: {found}; expected {dtype} of 4 dimensions, {size} at place {axis + 1}"
+    )
 
 
 class OnnxBackend:
@@ -84,24 +96,28 @@ class OnnxBackend:
 
     def _choose_runtime(self, device: torch.device) -> str:
         """Return the fastest runtime that it was scored in and that is installed; on a GPU onnxruntime."""
-        installed = list_installed() if device.type == "cpu" else []
-        return next((name for name in self.facts.runtimes if name in installed), RUNTIMES[0])
+        if device.type == "cpu":
+            installed = list_installed()
+            for name in self.facts.runtimes:
+                if name in installed:
+                    return name
+        return RUNTIMES[0]
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return logits, see `Backend`."""
         count, height, width, _ = pixels.shape
-        reason = ""
         try:
             logits = self.run(np.ascontiguousarray(pixels.cpu().numpy()))
+            if logits.shape != (count, self.facts.labels.num_classes, height, width):
+                raise ValueError(f"its logits are {logits.shape}")
         except Exception as error:  # see `open_session`
             if is_out_of_memory(error):
                 raise torch.OutOfMemoryError(str(error)) from None
-            reason = " ".join(str(error).split())[:160]
-        else:
-            if logits.shape == (count, self.facts.labels.num_classes, height, width):
-                return torch.from_numpy(logits).to(self.device)
-            reason = f"its logits are {logits.shape}"
-        raise UserError(f"{self.path}: can't be run on {width}x{height} pixels ({reason})")
+            reason = shorten_error(error)
+            raise UserError(
+                f"{self.path}: can't be run on {width}x{height} pixels ({reason})"
+            ) from None
+        return torch.from_numpy(logits).to(self.device)
 
 
 def open_onnx(
@@ -118,13 +134,12 @@ def open_onnx(
     if runtime not in (None, *RUNTIMES):
         raise UserError(f"--runtime {runtime}: must be one of {', '.join(RUNTIMES)}")
     backend = OnnxBackend(path, device, runtime)
-    facts, preprocessing = backend.facts, backend.facts.preprocessing
+    facts = backend.facts
     if scale is not None:
-        raise UserError(
-            f"--scale {scale:g}: this file has its scale, {preprocessing.scale:g}; leave the flag out"
-        )
+        own = facts.preprocessing.scale
+        raise UserError(f"--scale {scale:g}: this file has its scale, {own:g}; leave the flag out")
     note = f"run by {backend.runtime}"
     if backend.runtime not in facts.runtimes:
-        scored = join_some([*facts.runtimes], len(RUNTIMES))
+        scored = ", ".join(facts.runtimes)
         note = f"warning: {note}, where its masks were not compared with its checkpoint's; that was in {scored}"
-    return LoadedModel(backend, facts.labels, preprocessing, facts.threshold, [note])
+    return LoadedModel(backend, facts.labels, facts.preprocessing, facts.threshold, [note])

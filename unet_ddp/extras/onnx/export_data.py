@@ -39,13 +39,18 @@ def find_scored(
     """
     if images is not None and masks is not None:
         planes = model.labels.reads_planes
-        pairs, place = find_pairs(as_path(images), as_path(masks), planes=planes), f"in {images}"
+        pairs = find_pairs(as_path(images), as_path(masks), planes=planes)
+        place = f"in {images}"
     else:
         pairs = rebuild(saved.run, source, model.labels).split.validation
         place = "of its run's validation"
-    pixels, resized = model.preprocessing, resizes_masks(saved.run)
-    form = pixels.format
-    data = SegmentationDataset(pairs, model.labels, form, scale=pixels.scale, resize_masks=resized)
+    data = SegmentationDataset(
+        pairs,
+        model.labels,
+        model.preprocessing.format,
+        scale=model.preprocessing.scale,
+        resize_masks=resizes_masks(saved.run),
+    )
     return Scored(data, f"{count_of(len(pairs), 'image')} {place}")
 
 
@@ -55,13 +60,15 @@ def read_calibration(
     """Return images at the network's scale, spread over a folder, or over the training images of the run."""
     if folder is not None:
         paths = find_images([folder])
-        return [_read(path, model) for path in paths[:: -(-len(paths) // CALIBRATION)]]
+        step = -(-len(paths) // CALIBRATION)
+        return [_read(path, model) for path in paths[::step]]
     try:
         pairs = rebuild(saved.run, source, model.labels).split.training
     except UserError as error:
         raise UserError(f"{error}; int8 needs --calibration, too") from None
     images = []
-    for pair in pairs[:: -(-len(pairs) // CALIBRATION)]:
+    step = -(-len(pairs) // CALIBRATION)
+    for pair in pairs[::step]:
         with pairs.local(pair.image) as path:
             images.append(_read(path, model))
     return images

@@ -52,7 +52,8 @@ class Verdict:
     @property
     def fall(self) -> float:
         """By how much Dice falls."""
-        return self.dice[0] - self.dice[1]
+        expected, found = self.dice
+        return expected - found
 
     @property
     def rate(self) -> float:
@@ -76,25 +77,25 @@ class Verdict:
 
     def summarise(self) -> str:
         """Return a line's words: Dice, its change and the share of equal pixels."""
+        _, dice = self.dice
         return (
-            f"Dice {self.dice[1]:.4f} ({-self.fall:+.4f}), {100 * self.shares:.3f} % of pixels equal, "
+            f"Dice {dice:.4f} ({-self.fall:+.4f}), {100 * self.shares:.3f} % of pixels equal, "
             f"{self.rate:.2f} images/s"
         )
 
     def explain(self) -> str:
         """Return a line's words about a fall: both figures, all classes, and the image with the largest."""
-        tables = [
-            Scores.from_confusion(sum(side)).dice_per_class for side in (self.expected, self.found)
-        ]
-        classes = (
-            f"{name} {show(a)} to {show(b)}"
-            for name, a, b in zip(self.classes, *tables, strict=True)
-        )
-        pairs = [(_dice(a), _dice(b)) for a, b in zip(self.expected, self.found, strict=True)]
-        worst = max(range(len(pairs)), key=lambda k: pairs[k][0] - pairs[k][1])
+        before = Scores.from_confusion(sum(self.expected)).dice_per_class
+        after = Scores.from_confusion(sum(self.found)).dice_per_class
+        classes = []
+        for name, a, b in zip(self.classes, before, after, strict=True):
+            classes.append(f"{name} {show(a)} to {show(b)}")
+        images = zip(self.names, map(_dice, self.expected), map(_dice, self.found), strict=True)
+        worst, high, low = max(images, key=lambda image: image[1] - image[2])
+        expected, found = self.dice
         return (
-            f"Dice falls from {self.dice[0]:.4f} to {self.dice[1]:.4f} ({', '.join(classes)}); worst "
-            f"image: {self.names[worst]}, {pairs[worst][0]:.4f} to {pairs[worst][1]:.4f}"
+            f"Dice falls from {expected:.4f} to {found:.4f} ({', '.join(classes)}); worst image: "
+            f"{worst}, {high:.4f} to {low:.4f}"
         )
 
 
@@ -102,11 +103,17 @@ def judge(
     networks: Mapping[str, Predict], checkpoint: Predict, data: SegmentationDataset
 ) -> dict[str, Verdict]:
     """Return for each exported network its verdict on the images of `data`, at their own size."""
-    classes, names = data.labels.class_names, [pair.name for pair in data.pairs]
+    classes = data.labels.class_names
+    names = [*data.pairs.names()]
     counts: type[Counts] = find("counts", data.labels.activation)
     verdicts = {name: Verdict(classes, names) for name in networks}
+
+    def confuse(ids: Ids, truth: Ids) -> Tensor:
+        predicted, true = torch.from_numpy(ids)[None], torch.from_numpy(truth)[None]
+        return counts.confuse(predicted, true, len(classes))
+
     for row, pair in enumerate(tqdm(data.pairs, unit="image", leave=False, disable=hides_bars())):
-        truth = torch.from_numpy(data.read_truth(row))
+        truth = data.read_truth(row)
         with data.pairs.local(pair.image) as path:
             expected = checkpoint(path)
             for name, verdict in verdicts.items():
@@ -114,9 +121,8 @@ def judge(
                 found = networks[name](path)
                 verdict.seconds.append(time.perf_counter() - began)
                 verdict.equal.append(float((found == expected).mean()))
-                for side, ids in ((verdict.expected, expected), (verdict.found, found)):
-                    predicted = torch.from_numpy(ids)[None]
-                    side.append(counts.confuse(predicted, truth[None], len(classes)))
+                verdict.expected.append(confuse(expected, truth))
+                verdict.found.append(confuse(found, truth))
     return verdicts
 
 

@@ -25,11 +25,11 @@ _FOLDED = "onnx.quant.pre_process", "onnxruntime.quant"  # the batch norm, or on
 def find_layers(model: Any) -> dict[str, str]:
     """Return the names of the layers of an ONNX model, as its network calls them, by their nodes'."""
     weights = {each.name for each in model.graph.initializer}
-    return {
-        node.name: node.input[1].removeprefix("network.").removesuffix(".weight")
-        for node in model.graph.node
-        if node.op_type in _LAYERS and node.input[1] in weights
-    }
+    layers = {}
+    for node in model.graph.node:
+        if node.op_type in _LAYERS and node.input[1] in weights:
+            layers[node.name] = node.input[1].removeprefix("network.").removesuffix(".weight")
+    return layers
 
 
 def quantised(model: Any, images: Sequence[Pixels]) -> Iterator[tuple[Any, list[str]]]:
@@ -38,32 +38,32 @@ def quantised(model: Any, images: Sequence[Pixels]) -> Iterator[tuple[Any, list[
     The first layers to be left are those that change the probabilities of the `images` most in int8.
     """
     yield quantise(model, images), []
-    layers = find_layers(model)
-    ranked, count = rank_layers(model, images[:_RANKED]), 1
-    while count <= MOST_FLOAT * len(layers):
+    ranked = rank_layers(model, images[:_RANKED])
+    count = 1
+    while count <= MOST_FLOAT * len(ranked):
         yield quantise(model, images, excluded=ranked[:count]), ranked[:count]
         count *= 2
 
 
 def rank_layers(model: Any, images: Sequence[Pixels]) -> list[str]:
     """Return the nodes of the layers, the one first that alone in int8 changes the probabilities most."""
-    layers, expected = find_layers(model), _run(model, images)
-    costs = {}
-    for layer in layers:
+    expected = _run(model, images)
+    costs: dict[str, float] = {}
+    for layer in find_layers(model):
         others = [node.name for node in model.graph.node if node.name != layer]
         found = _run(quantise(model, images, excluded=others), images)
-        costs[layer] = sum(
-            float(np.abs(a - b).mean()) for a, b in zip(found, expected, strict=True)
-        )
-    return sorted(layers, key=lambda layer: -costs[layer])
+        differences = [np.abs(a - b).mean() for a, b in zip(found, expected, strict=True)]
+        costs[layer] = sum(map(float, differences))
+    return sorted(costs, key=lambda layer: -costs[layer])
 
 
 def quantise(model: Any, images: Iterable[Pixels], *, excluded: Collection[str] = ()) -> Any:
     """Return an ONNX model in int8 between its first and its last layer, except the `excluded` nodes."""
     tool = import_extra("onnxruntime.quantization", "onnx", "int8")
     onnx = import_extra("onnx", "onnx", "int8")
-    layers, nodes = [*find_layers(model)], [node.name for node in model.graph.node]
-    outside = [*nodes[: nodes.index(layers[0])], *nodes[nodes.index(layers[-1]) + 1 :]]
+    layers = [*find_layers(model)]
+    nodes = [node.name for node in model.graph.node]
+    outside = nodes[: nodes.index(layers[0])] + nodes[nodes.index(layers[-1]) + 1 :]
     folded = onnx.ModelProto.FromString(model.SerializeToString())
     folded.metadata_props.add(key=_FOLDED[0], value=_FOLDED[1])
     with TemporaryDirectory() as folder:
@@ -90,8 +90,9 @@ class _Reader:
         self._images = iter(images)
 
     def get_next(self) -> dict[str, Any] | None:
-        image = next(self._images, None)
-        return None if image is None else {"pixels": image[None]}
+        for image in self._images:
+            return {"pixels": image[None]}
+        return None
 
 
 def _run(model: Any, images: Sequence[Pixels]) -> list[Any]:

@@ -16,7 +16,9 @@ from unet_ddp.errors import UserError, check_installed, install_command
 
 RUNTIMES = ("onnxruntime", "openvino")
 
-Run = Callable[[NDArray[Any]], NDArray[Any]]
+Array = NDArray[Any]
+
+Run = Callable[[Array], Array]
 """The first output of a network for its only input."""
 
 
@@ -42,16 +44,19 @@ def extra_of(runtime: str) -> str:
 def open_session(path: Path, device: torch.device) -> Any:
     """Return onnxruntime's session of a file, or a UserError if it is none."""
     onnxruntime = import_extra("onnxruntime", "onnx", path)
-    has_gpu = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
-    providers = ["CUDAExecutionProvider"] if has_gpu and device.type == "cuda" else []
-    providers.append("CPUExecutionProvider")
+    providers = ["CPUExecutionProvider"]
+    gpu = "CUDAExecutionProvider"
+    if device.type == "cuda" and gpu in onnxruntime.get_available_providers():
+        providers.insert(0, gpu)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what it writes to stderr, it raises too
     options.intra_op_num_threads = torch.get_num_threads()
     try:
         return onnxruntime.InferenceSession(os.fspath(path), options, providers=providers)
     except Exception as error:  # onnxruntime raises classes of its own, some of them private
-        raise UserError(f"{path}: no ONNX file, or a corrupt one ({_shorten(error)})") from None
+        raise UserError(
+            f"{path}: no ONNX file, or a corrupt one ({shorten_error(error)})"
+        ) from None
 
 
 def open_run(session: Any, path: Path, runtime: str) -> Run:
@@ -60,9 +65,8 @@ def open_run(session: Any, path: Path, runtime: str) -> Run:
         return open_openvino(path)
     taken, given = session.get_inputs()[0].name, session.get_outputs()[0].name
 
-    def run(values: NDArray[Any]) -> NDArray[Any]:
-        (output,) = session.run([given], {taken: values})
-        found: NDArray[Any] = output
+    def run(values: Array) -> Array:
+        found: Array = session.run([given], {taken: values})[0]
         return found
 
     return run
@@ -79,14 +83,15 @@ def open_openvino(path: Path, precision: str = "f32") -> Run:
     try:
         compiled = core.compile_model(core.read_model(os.fspath(path)), "CPU", options)
     except RuntimeError as error:
-        raise UserError(f"{path}: OpenVINO can't read it ({_shorten(error)})") from None
+        raise UserError(f"{path}: OpenVINO can't read it ({shorten_error(error)})") from None
 
-    def run(values: NDArray[Any]) -> NDArray[Any]:
-        found: NDArray[Any] = compiled.infer_new_request({0: values})[0]  # for any thread
+    def run(values: Array) -> Array:
+        found: Array = compiled.infer_new_request({0: values})[0]  # for any thread
         return found
 
     return run
 
 
-def _shorten(error: Exception) -> str:
+def shorten_error(error: Exception) -> str:
+    """Return what a runtime says of a failure, in one short line."""
     return " ".join(str(error).split())[:160]

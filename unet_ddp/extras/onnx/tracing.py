@@ -39,7 +39,8 @@ class Exported(nn.Module):
         super().__init__()
         self.network, self.activation = network, activation
         mean = torch.tensor(preprocessing.fill)
-        std = torch.tensor(preprocessing.std) * ((preprocessing.high - preprocessing.low) or 1.0)
+        spread = preprocessing.high - preprocessing.low
+        std = torch.tensor(preprocessing.std) * (spread or 1.0)
         self.register_buffer("mean", mean.view(1, -1, 1, 1))
         self.register_buffer("factor", (1 / std).view(1, -1, 1, 1))
 
@@ -98,7 +99,8 @@ def largest_difference(
     for size in SIZES:
         pixels = noise(preprocessing, size)
         with torch.inference_mode():
-            expected, found = module(pixels)[1], module.activation.normalise(backend(pixels))
+            _, expected = module(pixels)
+            found = module.activation.normalise(backend(pixels))
         largest = max(largest, float((found - expected).abs().max()))
     return largest
 

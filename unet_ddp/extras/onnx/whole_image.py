@@ -49,15 +49,17 @@ class Shrink(nn.Module):
         new = self._scale_side(side)
         edges = torch.arange(new + 1, dtype=torch.float64) * side / new
         old = torch.arange(side, dtype=torch.float64)
-        ends = torch.minimum(edges[1:, None], old + 1) - torch.maximum(edges[:-1, None], old)
-        shares = ends.clamp(min=0)
+        begin = torch.maximum(edges[:-1, None], old)
+        end = torch.minimum(edges[1:, None], old + 1)
+        shares = (end - begin).clamp(min=0)
         return (shares / shares.sum(1, keepdim=True)).float()
 
     def _scale_side(self, side: int) -> int:
         """Return `scaled_size` of a side, in whole numbers: a half is rounded to the even one."""
-        doubled, whole = 2 * self.scale.numerator * side, 2 * self.scale.denominator
-        nearest = (doubled + self.scale.denominator) // whole
-        is_half = 1 - torch.sym_min(1, (doubled + self.scale.denominator) % whole)
+        whole = 2 * self.scale.denominator
+        shifted = 2 * self.scale.numerator * side + self.scale.denominator  # by a half
+        nearest = shifted // whole
+        is_half = 1 - torch.sym_min(1, shifted % whole)
         return cast(int, torch.sym_max(1, nearest - is_half * (nearest % 2)))
 
 
@@ -68,10 +70,11 @@ class Decide(nn.Module):
 
     def __init__(self, model: LoadedModel) -> None:
         super().__init__()
-        labels, threshold = model.labels, model.threshold
-        self.least = math.log(threshold / (1 - threshold)) if threshold else None
-        every = np.arange(labels.num_classes, dtype=np.uint8)[None]
-        self.register_buffer("values", torch.from_numpy(labels.to_values(every)[0]))
+        self.least = None
+        if model.threshold:
+            self.least = math.log(model.threshold / (1 - model.threshold))
+        every = np.arange(model.labels.num_classes, dtype=np.uint8)[None]
+        self.register_buffer("values", torch.from_numpy(model.labels.to_values(every)[0]))
 
     def forward(self, logits: Tensor, image: Tensor) -> Tensor:
         """Return the mask (N, H, W), or (N, H, W, 3) in colour, of logits (N, num_classes, h, w)."""
@@ -122,9 +125,10 @@ class Foreground(nn.Module):
 def add_image_steps(network: Any, model: LoadedModel) -> Any:
     """Return an exported network as a graph from images of any size to mask values."""
     pixels, labels = model.preprocessing, model.labels
-    if labels.kind != "classes" or pixels.nodata is not None:
-        found = f"masks of {labels.kind}" if pixels.nodata is None else "pixels without data"
-        raise UserError(f"--whole: {found} are not in a graph; export without it")
+    if pixels.nodata is not None:
+        raise UserError("--whole: pixels without data are not in a graph; export without it")
+    if labels.kind != "classes":
+        raise UserError(f"--whole: masks of {labels.kind} are not in a graph; export without it")
     return join(_resize(network, model, Decide(model), "mask"), "image", "mask")
 
 
@@ -148,14 +152,16 @@ def _resize(network: Any, model: LoadedModel, last: nn.Module, given: str) -> li
 
 def add_qgis_steps(network: Any, model: LoadedModel) -> Any:
     """Return an exported network with the input and output of QGIS's plugin Deepness."""
-    pixels, axes = model.preprocessing, [LOGIT_AXES]
+    pixels = model.preprocessing
     if model.labels.activation != "softmax":
         raise UserError(f"--qgis: its plugin has one class for each pixel, not {model.labels.kind}")
     if pixels.dtype != "uint8":
         raise UserError(f"--qgis: its plugin has images of 8 bit, these are {pixels.dtype}")
-    image, found = (torch.zeros(2, n, 64, 96) for n in (pixels.channels, model.labels.num_classes))
+    image = torch.zeros(2, pixels.channels, 64, 96)
+    shares = torch.zeros(2, model.labels.num_classes, 64, 96)
+    axes = [LOGIT_AXES]
     before = trace(FromUnit(), [image], axes, inputs=["image"], outputs=["pixels"])
-    after = trace(Foreground(), [found], axes, inputs=["probabilities"], outputs=["classes"])
+    after = trace(Foreground(), [shares], axes, inputs=["probabilities"], outputs=["classes"])
     return join([before, network, after], "image", "classes")
 
 
@@ -184,9 +190,8 @@ def join(parts: Sequence[Any], taken: str, given: str) -> Any:
     A part takes what an earlier one gives under the same name.
     """
     onnx = import_extra("onnx", "onnx", "--whole")
-    ends = {
-        value.name: value for part in parts for value in (*part.graph.input, *part.graph.output)
-    }
+    ends: dict[str, Any] = {}
+    opsets: dict[str, Any] = {}
     joined, initializers = [], []
     for number, part in enumerate(parts):
         unique = onnx.ModelProto.FromString(part.SerializeToString())
@@ -194,11 +199,13 @@ def join(parts: Sequence[Any], taken: str, given: str) -> Any:
         onnx.compose.add_prefix(unique, f"part{number}_", inplace=True, **keep)
         joined += unique.graph.node
         initializers += unique.graph.initializer
-    for value in (ends[taken], ends[given]):
+        ends.update((value.name, value) for value in (*part.graph.input, *part.graph.output))
+        opsets.update((each.domain, each) for each in part.opset_import)
+    first, last = ends[taken], ends[given]
+    for value in (first, last):
         for side in value.type.tensor_type.shape.dim:
             side.ClearField("dim_param")  # which the parts name independently
-    graph = onnx.helper.make_graph(joined, "unet_ddp", [ends[taken]], [ends[given]], initializers)
-    opsets = {each.domain: each for part in parts for each in part.opset_import}
+    graph = onnx.helper.make_graph(joined, "unet_ddp", [first], [last], initializers)
     return onnx.helper.make_model(
         graph, opset_imports=[*opsets.values()], ir_version=parts[0].ir_version
     )

@@ -64,10 +64,17 @@ class CocoFile(_Annotations):
         about = {"file_name": image.image.name, "width": width, "height": height}
         lines: list[dict[str, Any]] = [about]
         for k, ring, area in find_outlines(prediction.mask, self.labels):
-            corner, end = np.min(ring, axis=0), np.max(ring, axis=0)
-            outline = [[at for point in ring for at in point]]
-            box = [*corner.tolist(), *(end - corner).tolist()]
-            lines.append({"category_id": k, "segmentation": outline, "area": area, "bbox": box, "iscrowd": 0})  # fmt: skip
+            points = np.array(ring)
+            corner = points.min(axis=0)
+            box = np.concatenate([corner, points.max(axis=0) - corner])
+            shape = {
+                "category_id": k,
+                "segmentation": [points.ravel().tolist()],
+                "area": area,
+                "bbox": box.tolist(),
+                "iscrowd": 0,
+            }
+            lines.append(shape)
         return "\n".join(json.dumps(line)[1:] for line in lines)
 
     def merge(self, records: Iterable[str], file: TextIO) -> None:
@@ -82,9 +89,10 @@ class CocoFile(_Annotations):
         file.write('],\n"annotations":[')
         separator, count = "\n", 0
         for number, record in enumerate(records, start=1):
-            for line in record.split("\n")[1:]:
+            _, *shapes = record.split("\n")
+            for shape in shapes:
                 count += 1
-                file.write(f'{separator}{{"id":{count},"image_id":{number},{line}')
+                file.write(f'{separator}{{"id":{count},"image_id":{number},{shape}')
                 separator = ",\n"
         file.write("\n]}\n")
 
@@ -103,8 +111,14 @@ class LabelmeFiles(_Annotations):
         (path,) = self.files(image)
         shapes: list[dict[str, Any]] = []
         for k, ring, _ in find_outlines(prediction.mask, self.labels):
-            shape = {"label": self.labels.class_names[k], "points": ring, "shape_type": "polygon"}
-            shapes.append({**shape, "group_id": None, "flags": {}})
+            shape: dict[str, Any] = {
+                "label": self.labels.class_names[k],
+                "points": ring,
+                "shape_type": "polygon",
+                "group_id": None,
+                "flags": {},
+            }
+            shapes.append(shape)
         height, width = prediction.size
         content: dict[str, Any] = {
             "version": "5.0.0",
@@ -133,13 +147,16 @@ def _simplify(ring: Ring) -> Ring:
     """Return a closed ring, along the edges of pixels, with fewer corners."""
     import cv2
 
-    corners, edges = np.array(ring[:-1]), np.diff(ring, axis=0)
+    edges = np.diff(ring, axis=0)
     lengths = np.abs(edges).sum(axis=1)
-    steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths) + 0.5
+    begins = np.cumsum(lengths) - lengths
+    steps = np.arange(lengths.sum()) - np.repeat(begins, lengths) + 0.5
     ways = np.repeat(np.sign(edges), lengths, axis=0)
-    middles = np.repeat(corners, lengths, axis=0) + ways * steps[:, None]  # of the pixels' edges
+    corners = np.repeat(ring[:-1], lengths, axis=0)
+    middles = corners + ways * steps[:, None]  # of the pixels' edges
     kept = cv2.approxPolyDP(middles[:, None].astype(np.float32), _TOLERANCE, closed=True)[:, 0]
-    kept = kept if len(kept) > 2 else middles
+    if len(kept) <= 2:
+        kept = middles
     return [*kept.tolist(), kept[0].tolist()]
 
 

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -44,12 +43,19 @@ class LabelStudioFile(Output):
                 f"{image.image}: {width}x{height}, Label Studio's brush has at most {_MOST_PIXELS} "
                 "pixels; cut the image"
             )
-        about: dict[str, Any] = {"from_name": "tag", "to_name": "image", "type": "brushlabels"}
-        about |= {"original_width": width, "original_height": height, "image_rotation": 0}
-        results = [
-            {"id": f"region{number}", **about, "value": _paint(name, pixels)}
-            for number, (name, pixels) in enumerate(_find_regions(prediction), start=1)
-        ]
+        results = []
+        for number, (name, pixels) in enumerate(_find_regions(prediction), start=1):
+            region = {
+                "id": f"region{number}",
+                "from_name": "tag",
+                "to_name": "image",
+                "type": "brushlabels",
+                "original_width": width,
+                "original_height": height,
+                "image_rotation": 0,
+                "value": {"format": "rle", "rle": pack_brush(pixels), "brushlabels": [name]},
+            }
+            results.append(region)
         task = {
             "data": {"image": locate(image.image)},
             "predictions": [{"model_version": "unet_ddp", "result": results}],
@@ -79,10 +85,6 @@ def _find_regions(prediction: Prediction) -> Iterator[tuple[str, Flags]]:
                 yield labels.class_names[k], pixels
 
 
-def _paint(name: str, pixels: Flags) -> dict[str, Any]:
-    return {"format": "rle", "rle": pack_brush(pixels), "brushlabels": [name]}
-
-
 def pack_brush(pixels: Flags) -> list[int]:
     """Return a region (H, W) as the bytes of Label Studio's brush: RGBA, packed as @thi.ng/rle-pack does.
 
@@ -91,12 +93,16 @@ def pack_brush(pixels: Flags) -> list[int]:
     flat = pixels.ravel()
     starts = np.flatnonzero(np.diff(flat, prepend=~flat[:1]))
     lengths = 4 * np.diff(starts, append=flat.size)
-    bits = [f"{4 * flat.size:032b}", f"{8 - 1:05b}", *(f"{width - 1:04b}" for width in _WIDTHS)]
-    for value, length in zip(flat[starts].tolist(), lengths.tolist(), strict=True):
-        whole, rest = divmod(length, 1 << _WIDTHS[-1])
-        for count in [1 << _WIDTHS[-1]] * whole + [rest] * (rest > 0):
+    bits = [f"{4 * flat.size:032b}", "00111"]  # the values, and their 8 bits less one
+    bits += [f"{width - 1:04b}" for width in _WIDTHS]
+    longest = 1 << _WIDTHS[-1]
+    for is_inside, length in zip(flat[starts].tolist(), lengths.tolist(), strict=True):
+        value = "11111111" if is_inside else "00000000"
+        while length > 0:
+            count = min(length, longest)
             place = next(n for n, width in enumerate(_WIDTHS) if count <= 1 << width)
-            bits.append(f"1{place:02b}{count - 1:0{_WIDTHS[place]}b}{255 * value:08b}")
+            bits.append(f"1{place:02b}{count - 1:0{_WIDTHS[place]}b}{value}")
+            length -= count
     text = "".join(bits)
     text += "0" * (-len(text) % 8)
     return list(int(text, 2).to_bytes(len(text) // 8, "big"))

@@ -28,6 +28,7 @@ from unet_ddp.prediction.prediction import Prediction
 Ring = list[list[int]]
 
 _DIGITS = 9  # of degrees: a tenth of a millimetre
+_NO_CRS = "map coordinates without a CRS; set it by gdal_edit.py -a_srs"
 
 warnings.filterwarnings("ignore", "Dataset has no geotransform")  # rasterio's, of a plain mask
 
@@ -46,23 +47,19 @@ class Polygons(Output):
             if not is_address(source.path):
                 place = source.place if is_on_map else None
                 owners[place and place.crs] = source.path
-        faults = {
-            None: "no map coordinates; predict it apart",
-            "": "map coordinates without a CRS; set it by gdal_edit.py -a_srs",
-        }
-        for crs, fault in faults.items():
-            if crs in owners and (crs == "" or len(owners) > 1):
-                raise UserError(f"--polygons {self.path}: {owners[crs]} has {fault}")
+        if None in owners and len(owners) > 1:
+            fault = f"{owners[None]} has no map coordinates; predict it apart"
+            raise UserError(f"--polygons {self.path}: {fault}")
+        if "" in owners:
+            raise UserError(f"--polygons {self.path}: {owners['']} has {_NO_CRS}")
 
     def record(self, image: ImageFiles, prediction: Prediction) -> str:
         """Return an image's features: with longitude and latitude, or else with pixels."""
         place = image.source.place
         features = list(polygons(image.image.name, prediction.mask, self.labels))
-        if place is not None and not place.crs:  # it is in storage: others were checked before
-            raise UserError(
-                f"{image.image.name}: has map coordinates without a CRS; set it by gdal_edit.py -a_srs"
-            )
         if place is not None:
+            if not place.crs:  # it is in storage: others were checked before
+                raise UserError(f"{image.image.name}: has {_NO_CRS}")
             _to_map(features, place)
         return ",".join(json.dumps(feature, separators=(",", ":")) for feature in features)
 
@@ -74,13 +71,13 @@ def _to_map(features: list[dict[str, Any]], place: Any) -> None:
     if not rings:
         return
     points = place.to_degrees(np.concatenate(rings)).round(_DIGITS)  # (N, 2)
-    step = (
-        -1 if place.is_upright else 1
-    )  # y upward mirrors rings, which then run the other way round
     ends = np.cumsum([len(ring) for ring in rings])[:-1]
-    moved = iter([part[::step].tolist() for part in np.split(points, ends)])
+    moved = np.split(points, ends)
+    if place.is_upright:  # y upward mirrors rings, which then run the other way round
+        moved = [ring[::-1] for ring in moved]
+    rest = iter(moved)
     for shape in shapes:
-        shape[:] = [next(moved) for _ in shape]
+        shape[:] = [next(rest).tolist() for _ in shape]
 
 
 def polygons(name: str, mask: Mask, labels: Labels) -> Iterator[dict[str, Any]]:
@@ -118,16 +115,18 @@ def _find_areas(values: Mask, counted: NDArray[np.bool_]) -> Iterator[_Area]:
     # Moved by a pixel, because rasterio warns of coordinates that are not.
     moved = shapes(values, counted, connectivity=4, transform=Affine.translation(1, 1))
     for shape, value in moved:
-        rings = [
-            np.array([*ring[-2:-1], *ring[:-1]], np.int64)[::-1] - 1
-            for ring in shape["coordinates"]
-        ]
-        left, top = min(rings[0].tolist(), key=lambda corner: corner[::-1])
-        pixels = sum(map(_area, rings))
-        yield _Area(int(value), top, left, [ring.tolist() for ring in rings], pixels)
+        rings, pixels = [], 0
+        for coordinates in shape["coordinates"]:
+            corners = np.array(coordinates[:-1], np.int64) - 1
+            ring = np.concatenate([corners[-1:], corners])[::-1]
+            rings.append(ring.tolist())
+            pixels += _area(ring)
+        left, top = min(rings[0], key=lambda corner: corner[::-1])
+        yield _Area(int(value), top, left, rings, pixels)
 
 
 def _area(ring: NDArray[np.int64]) -> int:
     """Return the signed area (shoelace formula), above 0 if it turns from x towards y."""
-    x, y = ring.T
-    return int((x * np.roll(y, -1) - np.roll(x, -1) * y).sum()) // 2
+    x, y = ring[:-1].T
+    next_x, next_y = ring[1:].T
+    return int((x * next_y - next_x * y).sum()) // 2

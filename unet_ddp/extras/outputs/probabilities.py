@@ -42,9 +42,11 @@ class Probabilities(Output):
     @contextmanager
     def watch(self, image: ImageFiles, prediction: Prediction) -> Iterator[Receiver]:
         """Yield what takes in the bands; the files are there at the end."""
-        paths, shape = self.files(image), (self.labels.num_classes, *prediction.size)
+        paths = self.files(image)
+        shape = self.labels.num_classes, *prediction.size
         if self._kind == "npy":
-            with write_errors(paths[0], ADVICE), replacing(paths[0]) as temporary:
+            (path,) = paths
+            with write_errors(path, ADVICE), replacing(path) as temporary:
                 stored = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
                 with temporary.open("r+b") as file:
                     reserve(file.fileno())
@@ -68,9 +70,11 @@ class Probabilities(Output):
 
 def name_parts(class_names: list[str]) -> list[str]:
     """Return the names as parts of file names, with the class ids before them if two were equal."""
-    kept = (name.strip("#").translate(_REFUSED) for name in class_names)
-    names = ["".join(c if c.isprintable() else "_" for c in name) for name in kept]
-    names = [name.encode()[:_LONGEST_NAME].decode(errors="ignore") for name in names]
+    names = []
+    for class_name in class_names:
+        kept = class_name.strip("#").translate(_REFUSED)
+        shown = "".join(each if each.isprintable() else "_" for each in kept)
+        names.append(shown.encode()[:_LONGEST_NAME].decode(errors="ignore"))
     if len({name.casefold() for name in names}) < len(names):
         return [f"{k}_{name}" for k, name in enumerate(names)]
     return names

@@ -44,7 +44,9 @@ def encode_rle(ids: Mask, order: str) -> str:
     Data Science Bowl of 2018 and most later challenges. pycocotools has lengths alone, in its own text.
     """
     padded = np.zeros(ids.size + 2, bool)
-    padded[1:-1] = np.equal(ids if order == "rows" else ids.T, 1, order="C").ravel()
+    if order != "rows":
+        ids = ids.T
+    padded[1:-1] = np.equal(ids, 1, order="C").ravel()
     bounds = np.flatnonzero(padded[1:] != padded[:-1]) + 1  # starts and ends in turn
     bounds[1::2] -= bounds[::2]
     return " ".join(map(str, bounds.tolist()))

@@ -14,7 +14,7 @@ import secrets
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from glob import escape
 from pathlib import Path
@@ -38,12 +38,20 @@ from unet_ddp.errors import UserError, count_of, print_lines
 from unet_ddp.extras.cloud import Url, delete, put
 from unet_ddp.extras.cloud.pointer import hash_file
 from unet_ddp.extras.packs.pack_columns import write_columns
+from unet_ddp.extras.packs.pack_files import (
+    BLOCK,
+    INDEX,
+    SHARD,
+    list_files,
+    member_name,
+    shard_name,
+)
 from unet_ddp.extras.packs.pack_index import PackIndex, Shard
-from unet_ddp.extras.packs.pairs import BLOCK, INDEX, SHARD, list_files, member_name, shard_name
 from unet_ddp.files import (
     as_path,
-    check_writable,
+    check_new_folder,
     ended_by_sigterm,
+    replacing_folder,
     write_errors,
 )
 from unet_ddp.settings import Kind, flag
@@ -85,10 +93,11 @@ def main(argv: Sequence[str]) -> int:
         assert data is not None  # a report that does not collect raises
         print_lines(*report.notes, *(f"warning: {line}" for line in report.warnings))
         shards = write_pack(folder, data, config.data)
+    pairs, files = count_of(len(data.table.pairs), "pair"), count_of(len(shards), "shard")
     size = sum(shard.size for shard in shards) / 1e9
     print_lines(
-        f"packed {count_of(len(data.table.pairs), 'pair')} into {count_of(len(shards), 'shard')} of {size:.2f} GB in all; "
-        f"train on them with: train.py --images {output}"
+        f"packed {pairs} into {files} of {size:.2f} GB in all; train on them with: train.py "
+        f"--images {output}"
     )
     return 0
 
@@ -104,32 +113,28 @@ def _new_pack(output: Path) -> Iterator[Path]:
         found = list_files(output)
         if INDEX in found:
             raise UserError(f"{output}: contains a pack already; use another --output")
-        # One without the name of an attempt is the user's.
-        attempts = {match[1]: None for name in sorted(found) if (match := SHARD.fullmatch(name))}
-        if left := [f"shard-{attempt}*.tar" for attempt in attempts if attempt]:
+        left: dict[str, None] = {}
+        for name in sorted(found):
+            match = SHARD.fullmatch(name)
+            if match and match[1]:  # one without the name of an attempt is the user's
+                left[f"shard-{match[1]}*.tar"] = None
+        if left:
             print_lines(
                 f"warning: {output}: has shards of {count_of(len(left), 'attempt')} that did not finish, "
                 f"{', '.join(left)}: delete them, unless one still runs"
             )
         yield output
         return
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"{output}: already exists; use another --output")
+    check_new_folder(output)
     if output.is_symlink() or os.path.ismount(output) or output.absolute() == Path.cwd():
         reason = "is a link, a mount point or the working folder, whose place no pack can take"
         raise UserError(f"{output}: {reason}; name a new folder in it with --output")
-    check_writable(output.parent, "--output")
     for other in sorted(output.parent.glob(f".{escape(output.name)}.{'?' * 8}/")):
         print_lines(
             f"warning: {other}: an attempt that did not finish; delete it, unless it still runs"
         )
-    with write_errors(output, "make room, or use another --output"):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
-            temporary = Path(folder, output.name)
-            temporary.mkdir()
-            yield temporary
-            temporary.replace(output)  # all or nothing
+    with replacing_folder(output) as folder:
+        yield folder
 
 
 @contextmanager
@@ -142,7 +147,9 @@ def _deleting_objects(output: Path, names: list[str]) -> Iterator[None]:
             for name in names if isinstance(output, Url) else ():
                 delete(output / name)
         except UserError as failure:
-            left = ", ".join(names[:1] + names[1:][-1:])  # the first and the last
+            left = names[0]
+            if len(names) > 1:
+                left += f", {names[-1]}"
             raise UserError(f"{error}; shards are left in {output}, {left}: {failure}") from None
         raise
 
@@ -154,41 +161,47 @@ def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shar
         UserError: a file can't be read or written; no object is left.
     """
     table = data.table
-    suffixes = [[suffix.lower() for suffix in kind.suffixes] for kind in table.kinds]
-    images, masks = (set(side) for side in zip(*suffixes, strict=True))
+    images, masks = set(), set()
+    for kind in table.kinds:
+        image_suffix, mask_suffix = kind.suffixes
+        images.add(image_suffix.lower())
+        masks.add(mask_suffix.lower())
     mark = ".mask" if images & masks else ""  # id.png can be one of them only
+    validation = 0
+    if data.split is not None and data.split.how == OWN_FOLDER:
+        validation = len(data.split.validation)
     # No other attempt at an address at the same time, which nothing locks, replaces these shards.
     attempt = f"{secrets.token_hex(4)}-" if isinstance(output, Url) else ""
     places = np.zeros((len(table.pairs), 4), np.uint32)
     begun: list[str] = []
     with _deleting_objects(output, begun):
         shards = list(_write_shards(output, table.pairs, places, mark, attempt, begun))
-        own = data.split is not None and data.split.how == OWN_FOLDER
         index = PackIndex(
             table.kinds,
             shards,
             attempt,
             mark,
-            validation=len(data.split.validation) if own and data.split else 0,
+            validation=validation,
             nodata=config.nodata,
             channels=config.channels,
         )
-        try:
-            with _new_file(output / INDEX) as path:
-                write_columns(path, asdict(index), _index_columns(table, places))
-        except FileExistsError:
-            raise UserError(f"{output}: another pack was put there; use another --output") from None
+        with _new_file(output / INDEX) as path:
+            write_columns(path, asdict(index), _index_columns(table, places))
     return shards
 
 
 def _index_columns(table: Table, places: NDArray[np.uint32]) -> dict[str, NDArray[Any]]:
     """Return the columns of the index."""
-    columns = {name: column[:] for name, column in table.columns.items()} | {"place": places}
+    columns = {name: column[:] for name, column in table.columns.items()}
+    columns["place"] = places
     columns |= _text_column("name", [pair.name for pair in table.pairs])
-    if any(pair.group for pair in table.pairs):
-        columns |= _text_column("group", [pair.group or "" for pair in table.pairs])
+    groups = [pair.group or "" for pair in table.pairs]
+    if any(groups):
+        columns |= _text_column("group", groups)
     sides = np.array([SIDES.index(pair.side) for pair in table.pairs], np.uint8)
-    return columns | ({"side": sides} if sides.any() else {})
+    if sides.any():
+        columns["side"] = sides
+    return columns
 
 
 def _write_shards(
@@ -200,26 +213,26 @@ def _write_shards(
     begun: list[str],
 ) -> Iterator[Shard]:
     """Write pairs to shards, to `places` where they are, to `begun` their names; yield the shards."""
-    bar = tqdm(pairs, "packing", unit="pair", leave=False, disable=None)
-    rows = iter(enumerate(bar))
-    row, pair = next(rows, (0, None))
-    number = 0
-    while pair is not None:
+    bar = tqdm(total=len(pairs), desc="packing", unit="pair", leave=False, disable=None)
+    row = 0
+    while row < len(pairs):
         first = row
-        begun.append(shard_name(number, attempt))
+        begun.append(shard_name(len(begun), attempt))
         with _new_file(output / begun[-1]) as path:
             with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
-                while pair is not None and (row == first or tar.offset < SHARD_BYTES):
+                while row < len(pairs) and (row == first or tar.offset < SHARD_BYTES):
+                    pair = pairs[row]
                     name = member_name(pair.name)
                     places[row] = [
                         *_add(tar, pairs, pair.image, name + pair.image.suffix),
                         *_add(tar, pairs, pair.mask, name + mark + pair.mask.suffix),
                     ]
-                    row, pair = next(rows, (row, None))
+                    row += 1
+                    bar.update()
             with path.open("rb") as file:
                 shard = Shard(path.stat().st_size, hash_file(file), first)
         yield shard
-        number += 1
+    bar.close()
 
 
 def _add(tar: tarfile.TarFile, pairs: Pairs, source: Path, name: str) -> tuple[int, int]:
@@ -244,14 +257,19 @@ def _new_file(path: Path) -> Iterator[Path]:
     """Yield a file to write: `path`, or one that becomes this object if the block succeeds.
 
     Raises:
-        FileExistsError: the object already exists, with another content.
+        UserError: it can't be put, or the index already exists, with another content.
     """
     if not isinstance(path, Url):
         yield path
         return
-    with ExitStack() as stack:
-        place = Path(tempfile.gettempdir())
-        with write_errors(place, "make room, or name another folder with TMPDIR"):
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="unet_ddp-"))
-            yield Path(folder, path.name)
-        put(path, Path(folder, path.name), replaces=path.name != INDEX)
+    with (
+        write_errors(Path(tempfile.gettempdir()), "make room, or name another folder with TMPDIR"),
+        tempfile.TemporaryDirectory(prefix="unet_ddp-") as folder,
+    ):
+        file = Path(folder, path.name)
+        yield file
+        try:
+            put(path, file, replaces=path.name != INDEX)
+        except FileExistsError:
+            reason = "another pack was put there; use another --output"
+            raise UserError(f"{path.parent}: {reason}") from None

@@ -96,14 +96,19 @@ def _fit_together(index: PackIndex, columns: Columns) -> bool:
 def _is_typed(name: str, column: StoredColumn, rows: int) -> bool:
     """Return whether a column has its type and shape."""
     dtype, shape = _COLUMNS.get(name, ("", ()))
-    shape = column.shape[1:2] if name == "moments" else shape
+    if column.dtype.str != dtype:
+        return False
+    if shape is None:  # of moments, whose number depends on the channels
+        shape = column.shape[1:2]
     is_whole = name in ("value", "pixels", *_TEXTS) or column.shape[0] == rows
-    return column.dtype.str == dtype and column.shape[1:] == shape and is_whole
+    return column.shape[1:] == shape and is_whole
 
 
 def _is_below(column: StoredColumn, limit: int) -> bool:
-    starts = range(0, column.shape[0], ROWS)
-    return all(bool((column[start : start + ROWS] < limit).all()) for start in starts)
+    for start in range(0, column.shape[0], ROWS):
+        if (column[start : start + ROWS] >= limit).any():
+            return False
+    return True
 
 
 def _rises(ends: StoredColumn, last: int) -> bool:
@@ -120,7 +125,7 @@ def _rises(ends: StoredColumn, last: int) -> bool:
 def _is_text(columns: Columns, name: str) -> bool:
     """Return whether a column has one text for each row, each ended by a zero byte."""
     texts, ends = columns[name], columns.get(f"{name}_end")
-    if ends is None or not _rises(ends, texts.shape[0]):
+    if ends is None:
         return False
     before = 0
     for start in range(0, ends.shape[0], ROWS):
@@ -129,4 +134,4 @@ def _is_text(columns: Columns, name: str) -> bool:
         if not np.array_equal(found + before + 1, block):
             return False
         before = int(block[-1])
-    return True
+    return before == texts.shape[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,12 +24,12 @@ from unet_ddp.extras.cloud import (
     NotFoundError,
     Url,
     find_stamp,
-    list_objects,
     local_file,
 )
 from unet_ddp.extras.cloud.pairs import CloudPairs
 from unet_ddp.extras.cloud.pointer import hash_file
 from unet_ddp.extras.packs.pack_columns import StoredColumn, read_columns
+from unet_ddp.extras.packs.pack_files import BLOCK, INDEX, list_files, member_name, shard_name
 from unet_ddp.extras.packs.pack_index import PackIndex, check_index
 from unet_ddp.files import (
     as_path,
@@ -40,26 +39,7 @@ from unet_ddp.files import (
     replacing,
 )
 
-INDEX = "pack.index"
-SHARD = re.compile(r"shard-([0-9a-f]{8}-)?\d{6}\.tar")  # see `shard_name`
-BLOCK = 512  # bytes, in which tar counts
-
 _ROWS = 1 << 16  # whose names are in memory at a time
-
-
-def shard_name(number: int, attempt: str = "") -> str:
-    """Return the file name of a shard, with the name of the attempt to pack if it has one."""
-    return f"shard-{attempt}{number:06d}.tar"
-
-
-def member_name(name: str) -> str:
-    """Return the name of a pair's files in a shard, without suffix.
-
-    WebDataset takes the text before the first dot for the name of a sample, and tar programs refuse
-    paths to folders above. So dots are written as in addresses (%2E), and so is a slash at the beginning.
-    """
-    quoted = name.replace("%", "%25").replace(".", "%2E")
-    return f"%2F{quoted[1:]}" if quoted.startswith("/") else quoted
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +77,8 @@ class Pack:
         """Return the pair of a row; its paths name parts of a shard."""
         number = int(np.searchsorted(self.first_rows, row, side="right")) - 1
         shard = self.shard(number)
-        (places,) = self.columns["place"][row : row + 1].tolist()
+        place = self.columns["place"][row : row + 1][0].tolist()
+        image_block, image_bytes, mask_block, mask_bytes = place
         (kind,) = self.columns["kind"][row : row + 1]
         (name,) = self._read_texts("name", row, row + 1)
         group, side = "", 0
@@ -105,12 +86,13 @@ class Pack:
             (group,) = self._read_texts("group", row, row + 1)
         if "side" in self.columns:
             (side,) = self.columns["side"][row : row + 1]
-        member, suffixes = member_name(name).rpartition("/")[2], self.index.kinds[kind].suffixes
-        image = as_path(f"{shard}#{places[0] * BLOCK}+{places[1]}/{member}{suffixes[0]}")
+        _, _, member = member_name(name).rpartition("/")
+        image_suffix, mask_suffix = self.index.kinds[kind].suffixes
+        image = as_path(f"{shard}#{image_block * BLOCK}+{image_bytes}/{member}{image_suffix}")
         member += self.index.mark
-        mask = as_path(f"{shard}#{places[2] * BLOCK}+{places[3]}/{member}{suffixes[1]}")
+        mask = as_path(f"{shard}#{mask_block * BLOCK}+{mask_bytes}/{member}{mask_suffix}")
         version = int(self.digest[:15], 16)
-        stamps = (places[1], version), (places[3], version)
+        stamps = (image_bytes, version), (mask_bytes, version)
         return Pair(name, image, mask, group or None, SIDES[side], stamps)
 
     def texts(self, column: str, rows: NDArray[np.uint32]) -> Iterator[str]:
@@ -191,16 +173,18 @@ class PackedPairs(CloudPairs):
                 "--val-images: a pack has its own validation images; leave the flag out"
             )
         self._check_shards()
-        index, now = self.pack.index, [config.nodata, config.channels]
-        known = [index.nodata, index.channels]
+        index = self.pack.index
+        now, known = [config.nodata, config.channels], [index.nodata, index.channels]
         has_moments = self.pack.columns["moments"].shape[1]
         if has_moments and str(known) != str(now):  # nan is not equal to nan
             raise UserError(
                 f"{self.pack.folder}: was packed with --nodata and --channels {known}, not {now} "
                 "(None: not given); give the same, or pack the images again"
             )
+        if not index.validation:
+            return self, None
         first = len(self) - index.validation
-        return self[:first], self[first:] if index.validation else None
+        return self[:first], self[first:]
 
     def check_content(self) -> None:
         """Raise a UserError if a shard is corrupt."""
@@ -216,31 +200,22 @@ class PackedPairs(CloudPairs):
         if str(pack.folder).startswith("http"):
             return  # web servers do not list their files
         found = list_files(pack.folder)
-        shards = tqdm(pack.index.shards, "reading", unit="shard", leave=False, disable=hides_bars())
-        for number, shard in enumerate(shards if whole else pack.index.shards):
+        is_hidden = not whole or hides_bars()
+        shards = tqdm(pack.index.shards, "reading", unit="shard", leave=False, disable=is_hidden)
+        for number, shard in enumerate(shards):
             path = pack.shard(number)
-            fault = "missing" if path.name not in found else ""
-            if not fault and found[path.name] != shard.size:
-                fault = f"{found[path.name]} bytes, its index says {shard.size}"
-            if not fault and whole:
+            size = found.get(path.name)
+            fault = ""
+            if size is None:
+                fault = "missing"
+            elif size != shard.size:
+                fault = f"{size} bytes, its index says {shard.size}"
+            elif whole:
                 with local_file(path) as local, local.open("rb") as file:
-                    fault = "" if hash_file(file) == shard.sha256 else "corrupt"
+                    if hash_file(file) != shard.sha256:
+                        fault = "corrupt"
             if fault:
                 raise UserError(f"{path}: {fault}; copy it again, or pack the images again")
-
-
-def list_files(folder: Path) -> dict[str, int]:
-    """Return the sizes in bytes of the files in a folder or below an address, by name.
-
-    Raises:
-        UserError: it can't be listed.
-    """
-    if isinstance(folder, Url):
-        return {name: size for name, size, _ in list_objects(folder)}
-    try:
-        return {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
-    except OSError as error:
-        raise UserError(f"{folder}: {error.strerror or error}") from None
 
 
 def open_pack(folder: Path) -> PackedPairs:
@@ -280,10 +255,11 @@ def _copy_index(folder: Url) -> Path:
     """Return this machine's copy of a remote index, made by the first process that asks."""
     from filelock import FileLock
 
-    source, caches = folder / INDEX, cache_folder()
+    source = folder / INDEX
+    caches = cache_folder()
     if caches is None:
         raise UserError(f"{source}: needs a cache folder; name one with XDG_CACHE_HOME")
-    name, version = map(_digest, (source, find_stamp(source)))
+    name, version = _digest(source), _digest(find_stamp(source))
     path = caches / f"pack-{name}-{version}.index"
     with FileLock(caches / f"pack-{name}.lock"):
         if not path.exists():

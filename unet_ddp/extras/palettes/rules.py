@@ -10,7 +10,7 @@ from unet_ddp.config import DataConfig
 from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.data.masks import IGNORE_ID, pack_colour
 from unet_ddp.errors import UserError, count_of, shorten
 from unet_ddp.extras.palettes.settings import PaletteSettings
 from unet_ddp.files import as_path
@@ -21,17 +21,18 @@ def read_palette(path: Path) -> tuple[dict[str, int], bool]:
 
     Its lines are name,value or name,#rrggbb or name,red,green,blue; the first may be a header.
     """
-    rows = [(line, [cell.strip() for cell in row]) for line, row in read_rows(path, "--palette")]
-    if rows and not any(re.search(r"[\d#]", cell) for cell in rows[0][1][1:]):
-        del rows[0]
     values: dict[str, int] = {}
     kinds = set()
-    for line, (name, *cells) in rows:
-        value, is_colour = _parse_value(cells) if name else (None, False)
-        if value is None:
+    for number, (line, row) in enumerate(read_rows(path, "--palette")):
+        name, *cells = map(str.strip, row)
+        if number == 0 and not any(re.search(r"[\d#]", cell) for cell in cells):
+            continue  # a header
+        value, is_colour = _parse_value(cells)
+        if value is None or not name:
+            text = shorten(",".join([name, *cells]))
             raise UserError(
-                f"--palette {path}: line {line} is {shorten(','.join([name, *cells]))}; a line is "
-                "name,value or name,#rrggbb or name,red,green,blue"
+                f"--palette {path}: line {line} is {text}; a line is name,value or name,#rrggbb or "
+                "name,red,green,blue"
             )
         if name in values or value in values.values():
             raise UserError(f"--palette {path}: line {line} has the name or value of another class")
@@ -46,36 +47,40 @@ def _parse_value(cells: list[str]) -> tuple[int | None, bool]:
     """Return value, red,green,blue or #rrggbb as a number, None for others, and if it is a colour."""
     numbers = [int(cell) for cell in cells if re.fullmatch("[0-9]{1,5}", cell)]
     if len(cells) == len(numbers) == 3 and max(numbers) < 256:
-        red, green, blue = numbers
-        return red << 16 | green << 8 | blue, True
+        return pack_colour(numbers), True
     if len(cells) == 1 and re.fullmatch(r"#[0-9a-fA-F]{6}", cells[0]):
         return int(cells[0][1:], 16), True
-    return numbers[0] if len(cells) == len(numbers) == 1 and numbers[0] < 65536 else None, False
+    if len(cells) == len(numbers) == 1 and numbers[0] < 65536:
+        return numbers[0], False
+    return None, False
 
 
 def match_palette(masks: MaskValues, config: DataConfig) -> Labels:
     """Return the classes of the palette file in its order; one named ignore is ignored."""
-    path, ignore = as_path(str(cast(PaletteSettings, config).palette)), config.ignore_index
+    path = as_path(str(cast(PaletteSettings, config).palette))
     values, is_colour = read_palette(path)
     if masks.rgb and not is_colour:
         raise UserError(f"--palette {path}: names values, and the masks are colour images")
     if is_colour and not masks.rgb:
         values = _as_indices(values, masks, path)
-    kept = {n: v for n, v in values.items() if n.lower() != "ignore" and v != ignore}
-    if ignore is None:
-        ignore = next((value for name, value in values.items() if name not in kept), None)
+    ignore = config.ignore_index
+    kept = {}
+    for name, value in values.items():
+        if name.lower() != "ignore" and value != config.ignore_index:
+            kept[name] = value
+        elif ignore is None:
+            ignore = value
     if len(kept) > IGNORE_ID:
         raise UserError(f"--palette {path}: {len(kept)} classes; at most {IGNORE_ID} are possible")
     if config.classes not in (None, len(kept)):
         raise UserError(f"--classes {config.classes}: {path} names {len(kept)}")
     missing = [value for value in masks.values if value not in (*kept.values(), ignore)]
     if missing:
-        pixels = sum(masks.counts[value] for value in missing)
+        pixels = count_of(sum(masks.counts[value] for value in missing), "pixel")
+        example = masks.examples[missing[0]]
         raise UserError(
-            f"--palette {path}: the masks also contain {masks.show(missing)} in "
-            f"{count_of(pixels, 'pixel')}, e.g. in "
-            f"{masks.examples[missing[0]]}; add a line for each (named ignore to leave it out), or "
-            "fix the masks"
+            f"--palette {path}: the masks also contain {masks.show(missing)} in {pixels}, e.g. in "
+            f"{example}; add a line for each (named ignore to leave it out), or fix the masks"
         )
     return Labels(tuple(kept.values()), masks.rgb, ignore, masks.palette, tuple(kept))
 
@@ -86,8 +91,10 @@ def _as_indices(values: dict[str, int], masks: MaskValues, path: Path) -> dict[s
         raise UserError(
             f"--palette {path}: names colours, and the masks are grey; use name,value lines"
         )
-    colours = [red << 16 | green << 8 | blue for red, green, blue in masks.palette]
-    lost = [name for name, colour in values.items() if colour not in colours]
-    if lost:
-        raise UserError(f"--palette {path}: {lost[0]}'s colour is not in the masks' palettes")
-    return {name: colours.index(colour) for name, colour in values.items()}
+    colours = [*map(pack_colour, masks.palette)]
+    indices = {}
+    for name, colour in values.items():
+        if colour not in colours:
+            raise UserError(f"--palette {path}: {name}'s colour is not in the masks' palettes")
+        indices[name] = colours.index(colour)
+    return indices

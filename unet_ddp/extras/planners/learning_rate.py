@@ -80,7 +80,10 @@ def choose_rate(points: Sequence[Point]) -> float:
             "gradient; check the data, or use a number"
         )
     losses = [loss for _, loss in points]
-    smooth = [median(losses[max(0, k - _REACH) : k + _REACH + 1]) for k in range(len(losses))]
+    smooth = []
+    for k in range(len(losses)):
+        near = losses[max(0, k - _REACH) : k + _REACH + 1]
+        smooth.append(median(near))
     half = (smooth[0] + min(smooth)) / 2
     fallen = smooth.index(min(smooth))
     while fallen > 0 and smooth[fallen - 1] <= half:

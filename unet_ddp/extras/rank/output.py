@@ -52,10 +52,12 @@ class Rank(Output):
         def see(band: Band) -> None:
             shares = band.probabilities
             logarithms = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
-            entropy[band.rows] = -(shares * logarithms).sum(axis=0) / np.log(len(shares))
+            sums = (shares * logarithms).sum(axis=0)
+            entropy[band.rows] = -sums / np.log(len(shares))
 
         yield see
-        ids, window = prediction.ids, np.ones((3, 3), np.uint8)
+        ids = prediction.ids
+        window = np.ones((3, 3), np.uint8)
         is_outline = cv2.dilate(ids, window) != cv2.erode(ids, window)
         measured = entropy[is_outline] if is_outline.any() else entropy
         self._uncertainty[image.index] = float(measured.mean())
@@ -63,7 +65,8 @@ class Rank(Output):
     def record(self, image: ImageFiles, prediction: Prediction) -> str:
         """Return JSON: uncertainty, path and thumbnail."""
         thumbnail = image.source.thumbnail(THUMBNAIL).ravel().tolist()
-        return json.dumps([self._uncertainty.pop(image.index), str(image.image), thumbnail])
+        uncertainty = self._uncertainty.pop(image.index)
+        return json.dumps([uncertainty, str(image.image), thumbnail])
 
     def merge(self, records: Iterable[str], file: TextIO) -> None:
         """Write the images in order, those nearly equal to an earlier one last."""
@@ -73,13 +76,15 @@ class Rank(Output):
         paths: list[str] = []  # whose thumbnails are the first ones
         late: list[tuple[str, str, str]] = []
         for own, (uncertainty, path, _) in zip(thumbnails, rows, strict=True):
+            shown = f"{uncertainty:.4f}"
             likeness = thumbnails[: len(paths)] @ own
             if likeness.max(initial=0) > ALIKE:
-                late.append((path, f"{uncertainty:.4f}", paths[int(likeness.argmax())]))
+                twin = paths[int(likeness.argmax())]
+                late.append((path, shown, twin))
                 continue
             thumbnails[len(paths)] = own
             paths.append(path)
-            file.write("\n" + format_row((path, f"{uncertainty:.4f}", "")))
+            file.write("\n" + format_row((path, shown, "")))
         for row in late:
             file.write("\n" + format_row(row))
         file.write("\n")

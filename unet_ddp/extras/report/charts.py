@@ -22,6 +22,8 @@ from matplotlib.ticker import MaxNLocator
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.runs.writers import to_float
 
+Rows = Sequence[Mapping[str, str]]
+
 _SIZE = (400 / 72, 250 / 72)  # inches, of 72 units of the SVG each
 _AREA = (0.13, 0.16, 0.84, 0.79)  # left, bottom, width, height of the axes, as shares of _SIZE
 _COLOURS = {  # each becomes a variable of style.css, which has another value in dark mode
@@ -56,7 +58,6 @@ _EVERY = 4  # thresholds for each point drawn: a chart has fewer pixels than the
 
 _LOSSES = "loss", "dice_loss", "tversky_loss", "lovasz_loss", "cross_entropy", "focal_loss"
 _HISTORY = {  # titles, columns of metrics.csv, names of their lines
-    "Loss": {name: name.replace("_", " ") for name in _LOSSES},
     "Validation": {
         "validation_dice": "Dice",
         "validation_iou": "IoU",
@@ -96,33 +97,34 @@ class Line:
         return len(self.points) <= _MOST_DOTS and not self.is_reference
 
 
-def history_charts(
-    rows: Sequence[Mapping[str, str]], range_test: Sequence[Mapping[str, str]] = ()
-) -> list[Chart]:
+def history_charts(rows: Rows, range_test: Rows = ()) -> list[Chart]:
     """Return losses, scores and learning rate by epoch from the rows of metrics.csv.
 
     The rows of learning_rate.csv give another chart.
     """
-    epochs = [to_float(row.get("epoch")) for row in rows]
-    charts = []
+    epochs = _read_column(rows, "epoch")
+    known = [*_LOSSES]
     names = list(rows[-1]) if rows else []
-    end = names.index("validation_dice") if "validation_dice" in names else 0
-    own = names[names.index("loss") : end] if "loss" in names[:end] else []
-    for title, known in _HISTORY.items():
-        columns = known
-        if title == "Loss":  # with the column of a loss of the user's own
-            columns = {**known, **{name: name.replace("_", " ") for name in own}}
-        lines = [
-            Line(name, epochs, [to_float(row.get(column)) for row in rows])
-            for column, name in columns.items()
-        ]
+    if "loss" in names and "validation_dice" in names:  # between them a loss of the user's own
+        known += names[names.index("loss") : names.index("validation_dice")]
+    titles = {"Loss": {name: name.replace("_", " ") for name in known}, **_HISTORY}
+    charts = []
+    for title, columns in titles.items():
+        lines = []
+        for column, name in columns.items():
+            lines.append(Line(name, epochs, _read_column(rows, column)))
         charts.append(draw(title, lines, xlabel="epoch"))
-    powers = [math.log10(max(to_float(row.get("learning_rate")), 1e-9)) for row in range_test]
-    losses = [to_float(row.get("loss")) for row in range_test]
+    rates = _read_column(range_test, "learning_rate")
+    powers = [math.log10(max(rate, 1e-9)) for rate in rates]
+    losses = _read_column(range_test, "loss")
     shown = [loss if loss < 2 * losses[0] else math.nan for loss in losses]  # not diverged ones
     curve = Line("loss of a step", powers, shown)
     charts.append(draw("Range test", [curve], xlabel="learning rate, as a power of ten"))
     return [chart for chart in charts if chart.legend]
+
+
+def _read_column(rows: Rows, name: str) -> list[float]:
+    return [to_float(row.get(name)) for row in rows]
 
 
 def probability_charts(evaluation: Evaluation) -> list[Chart]:
@@ -141,13 +143,16 @@ def probability_charts(evaluation: Evaluation) -> list[Chart]:
     )
     if curve is None:
         return [calibration]
-    scores = {"Dice": curve.dice, "IoU": curve.iou}
-    scores |= {"precision": curve.precision, "recall": curve.recall}
-    every, used = slice(_EVERY - 1, None, _EVERY), evaluation.threshold or 0.5
+    every = slice(_EVERY - 1, None, _EVERY)
+    x = curve.thresholds[every]
+    used = evaluation.threshold or 0.5
     thresholds = draw(
         "Scores by threshold",
         [
-            *(Line(name, curve.thresholds[every], y[every]) for name, y in scores.items()),
+            Line("Dice", x, curve.dice[every]),
+            Line("IoU", x, curve.iou[every]),
+            Line("precision", x, curve.precision[every]),
+            Line("recall", x, curve.recall[every]),
             Line(f"scored at {used:.3f}", (used, used), (0, 1), is_reference=True),
         ],
         xlabel="threshold of the foreground's probability",
@@ -171,8 +176,11 @@ def draw(title: str, lines: Sequence[Line], *, xlabel: str, is_unit_square: bool
     lines = [line for line in lines if line.points]
     with _styled(title):
         svg = _to_svg(_plot(lines, xlabel=xlabel, is_unit_square=is_unit_square), lines)
-    kinds = ("reference" if line.is_reference else f"s{k}" for k, line in enumerate(lines))
-    return Chart(title, [(kind, line.name) for kind, line in zip(kinds, lines, strict=True)], svg)
+    legend = []
+    for k, line in enumerate(lines):
+        kind = "reference" if line.is_reference else f"s{k}"
+        legend.append((kind, line.name))
+    return Chart(title, legend, svg)
 
 
 def draw_file(title: str, lines: Sequence[Line], *, xlabel: str) -> str:
@@ -224,10 +232,10 @@ def _to_svg(figure: Figure, lines: Sequence[Line]) -> str:
     svg = re.sub(r"font-family: [^;]*; ", "", svg)
     for colour, variable in _COLOURS.items():
         svg = svg.replace(colour, variable)
-    values = (
-        f"<title>{escape(line.name)}: {y:.5g} at {x:.5g}</title>"
-        for line in lines
-        if line.has_dots
-        for x, y in line.points
-    )
-    return re.sub(r"(<use [^>]*)/>", lambda dot: f"{dot[1]}>{next(values)}</use>", svg)
+    titles = []
+    for line in lines:
+        if line.has_dots:
+            name = escape(line.name)
+            titles += [f"<title>{name}: {y:.5g} at {x:.5g}</title>" for x, y in line.points]
+    dots = iter(titles)
+    return re.sub(r"(<use [^>]*)/>", lambda dot: f"{dot[1]}>{next(dots)}</use>", svg)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -48,8 +48,10 @@ def main(argv: Sequence[str]) -> int:
     """Score a run's best network on its validation images again, and write the page."""
     config = parse(ReportConfig, argv, prog="python -m unet_ddp report")
     use_own_readers(config.reader)
-    named = config.folder
-    place = folder_of(find_model(None, typed="report {}") if named is None else as_path(named))
+    if config.folder is None:
+        place = find_model(None, typed="report {}").parent
+    else:
+        place = folder_of(as_path(config.folder))
     copied = find("extras", "run_copy")(place) if is_address(place) else nullcontext(place)
     with copied as folder:
         if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
@@ -57,8 +59,7 @@ def main(argv: Sequence[str]) -> int:
         world = World(device=pick_device(config.device))
         pairs, rare, notes = find_validation(folder / "best.pt")
         print_lines(*(f"warning: {note}" for note in notes))
-        how: Any = {"notes": notes, "network": config.network}
-        page = write_report(folder, pairs, world, rare=rare, **how)
+        page = write_report(folder, pairs, world, rare=rare, notes=notes, network=config.network)
     print_lines(f"wrote {place / page.name}")
     return 0
 

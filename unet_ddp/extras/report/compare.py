@@ -13,13 +13,14 @@ from typing import Annotated, Any, NamedTuple
 
 import tyro
 
-from unet_ddp.checkpoints.weights import best_of, build_blank, read_model
+from unet_ddp.checkpoints.weights import SavedModel, best_of, build_blank, read_model
 from unet_ddp.cli import parse
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, align, join_some, print_lines
 from unet_ddp.extras.report.page import Page, render
 from unet_ddp.files import as_local_path, as_path, is_address, write_errors, write_text
 from unet_ddp.metrics.scores import show
+from unet_ddp.network.architecture import Architecture
 from unet_ddp.plugins import find, is_own
 from unet_ddp.runs.writers import describe_time, read_rows, to_float
 from unet_ddp.settings import Kind, flag, names_of
@@ -51,6 +52,10 @@ class Run(NamedTuple):
     cells: dict[str, str]  # its row of the table, but for settings
     settings: Mapping[str, object]
 
+    def show(self, setting: str) -> str:
+        """Return a setting as the table has it."""
+        return str(self.settings.get(setting))[:60]
+
 
 def main(argv: Sequence[str]) -> int:
     """Print the table and write the page."""
@@ -70,7 +75,8 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
     Raises:
         UserError: nothing is there, or none is a run.
     """
-    found, left, lines = dict[Path, Run](), list[str](), list[str]()
+    found: dict[Path, Run] = {}
+    left, lines = [], []
     for place in places:
         try:
             if _is_other(place):
@@ -81,20 +87,22 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
             if is_address(place) or not place.exists():
                 raise
             lines.append(f"left out: {error}")
-    lines += [f"left out, no runs: {join_some(left, 4)}"] if left else []
+    if left:
+        lines.append(f"left out, no runs: {join_some(left, 4)}")
     if not found:
-        lines = lines or ["no runs were named"]
-        raise UserError(f"{'; '.join(lines)}; name folders of runs, as checkpoints/NAME")
+        reason = "; ".join(lines) or "no runs were named"
+        raise UserError(f"{reason}; name folders of runs, as checkpoints/NAME")
     names = Counter(run.name for run in found.values())
-    runs = [
-        run._replace(name=str(place)) if names[run.name] > 1 else run
-        for place, run in found.items()
-    ]
+    runs = []
+    for place, run in found.items():
+        name = run.name if names[run.name] == 1 else str(place)
+        runs.append(run._replace(name=name))
     runs.sort(key=lambda run: -find_best(run.dice)[1])
     table, means = tabulate(runs), average(runs)
-    notes = [f"charts: the best {_MOST_LINES}"] if len(runs) > _MOST_LINES else []
-    charts = _draw(runs[:_MOST_LINES])
-    page = Page(f"{len(runs)} runs", table=table, comparison=charts, notes=[*means, *notes])
+    notes = [*means]
+    if len(runs) > _MOST_LINES:
+        notes.append(f"charts: the best {_MOST_LINES}")
+    page = Page(f"{len(runs)} runs", table=table, comparison=_draw(runs[:_MOST_LINES]), notes=notes)
     with write_errors(output):
         write_text(output, render(page))
     return [*lines, *align(table), *means, f"wrote {output}"]
@@ -102,9 +110,9 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
 
 def _is_other(place: Path) -> bool:
     """Return whether something of this machine is there that is no checkpoint and has none."""
-    names = ("best.pt", "last.pt")
-    has_none = place.suffix != ".pt" and not any((place / name).is_file() for name in names)
-    return not is_address(place) and place.exists() and has_none
+    if is_address(place) or not place.exists() or place.suffix == ".pt":
+        return False
+    return not any((place / name).is_file() for name in ("best.pt", "last.pt"))
 
 
 def folder_of(place: Path) -> Path:
@@ -120,51 +128,62 @@ def find_best(dice: Sequence[float]) -> tuple[int, float]:
 
 def read_run(place: Path) -> Run:
     """Return the run of a folder, of a checkpoint, or at an address; see `compare` for errors."""
-    folder, source = folder_of(place), place
+    folder = folder_of(place)
     name = folder.name or folder.absolute().name
-    if source == folder:
-        source = best_of(folder)
+    source = best_of(folder)
+    if place != folder:
+        source = place
+        name += f"/{place.name}"
     model = read_model(source)
     if model.architecture is None or not model.run.get("config"):
         raise UserError(f"{source}: not a checkpoint of this program's runs; leave it out")
     rows = read_rows(folder / "metrics.csv")
     if not rows:
         raise UserError(f"{folder}: no epoch is done (metrics.csv); train it first")
-    columns = ("validation_dice", "validation_iou", "seconds")
-    dice, iou, seconds = ([to_float(row.get(name)) for row in rows] for name in columns)
+    dice = [to_float(row.get("validation_dice")) for row in rows]
+    seconds = [to_float(row.get("seconds")) for row in rows]
     best = find_best(dice)[0]
-    scores = {"Dice": dice[best], "IoU": iou[best]}
-    if is_own("networks", model.architecture.model):  # it is code, which no file starts
-        averages = ("running_mean", "running_var", "num_batches_tracked")
-        tensors = {name: v for name, v in model.state.items() if not name.endswith(averages)}
-        parameters = list(tensors.values())
-    else:
-        parameters = list(build_blank(model.architecture, source).parameters())
+    scores = {"Dice": dice[best], "IoU": to_float(rows[best].get("validation_iou"))}
     cells = {
-        **{score: show(value) for score, value in scores.items()},
+        "Dice": show(scores["Dice"]),
+        "IoU": show(scores["IoU"]),
         "of epoch": f"{best + 1} of {len(rows)}",
         "steps": rows[-1].get("step") or "-",
         "time": describe_time(sum(seconds)),
-        "parameters": f"{sum(p.numel() for p in parameters) / 1e6:.2f} M",
+        "parameters": f"{_count_parameters(model, model.architecture, source) / 1e6:.2f} M",
     }
-    name += f"/{place.name}" * (place != folder)
     settings = find("extras", "translate")(model.run["config"])
     return Run(name, dice, list(accumulate(seconds)), scores, cells, settings)
 
 
+def _count_parameters(model: SavedModel, architecture: Architecture, source: Path) -> int:
+    if not is_own("networks", architecture.model):
+        network = build_blank(architecture, source)
+        return sum(parameter.numel() for parameter in network.parameters())
+    count = 0  # the user's network is code, which no file starts
+    for name, tensor in model.state.items():
+        if not name.endswith(("running_mean", "running_var", "num_batches_tracked")):
+            count += tensor.numel()
+    return count
+
+
 def tabulate(runs: Sequence[Run]) -> list[list[str]]:
     """Return a heading and a row for each run: its cells, and the settings that differ."""
-    names = sorted(
-        set[str]().union(*(run.settings for run in runs)) - names_of(TrainConfig, Kind.FILES)
-    )
-    values = {name: [str(run.settings.get(name))[:60] for run in runs] for name in names}
-    differing = {name: column for name, column in values.items() if len(set(column)) > 1}
-    heading = ["run", *runs[0].cells, *differing]
-    rows = zip(*differing.values(), strict=True) if differing else [()] * len(runs)
-    return [
-        heading,
-        *([r.name, *r.cells.values(), *row] for r, row in zip(runs, rows, strict=True)),
-    ]
+    names = set[str]().union(*(run.settings for run in runs))
+    differing = _find_differing(runs, sorted(names - names_of(TrainConfig, Kind.FILES)))
+    rows = [["run", *runs[0].cells, *differing]]
+    for run in runs:
+        rows.append([run.name, *run.cells.values(), *map(run.show, differing)])
+    return rows
+
+
+def _find_differing(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
+    """Return the settings in which runs differ."""
+    differing = []
+    for name in names:
+        if len({run.show(name) for run in runs}) > 1:
+            differing.append(name)
+    return differing
 
 
 def average(runs: Sequence[Run]) -> list[str]:
@@ -172,26 +191,33 @@ def average(runs: Sequence[Run]) -> list[str]:
 
     It has the mean of their scores, and the standard deviation, which divides by n - 1.
     """
-    repeated: dict[tuple[str, str], dict[tuple[str, str], Run]] = {}
+    repeated: dict[tuple[object, ...], dict[tuple[str, str], Run]] = {}
     left_out = {*names_of(TrainConfig, Kind.FILES), *_REPEATED}
     for run in runs:
-        seed, fold = (str(run.settings.get(name)) for name in _REPEATED)
-        known = run.settings.items()
-        others = {name: str(v) for name, v in known if v is not None and name not in left_out}
+        if math.isnan(run.scores["Dice"]):
+            continue
+        others = []
+        for name, value in sorted(run.settings.items()):
+            if value is not None and name not in left_out:
+                others.append((name, str(value)))
+        seed, fold = map(run.show, _REPEATED)
         folds = fold.partition("/")[2]
-        if not math.isnan(run.scores["Dice"]):
-            same = repeated.setdefault((folds, str(sorted(others.items()))), {})
-            same.setdefault((seed, fold), run)
-    return [_describe_mean(list(same.values())) for same in repeated.values() if len(same) > 1]
+        same = repeated.setdefault((folds, *others), {})
+        same.setdefault((seed, fold), run)
+    several = [list(same.values()) for same in repeated.values() if len(same) > 1]
+    return [*map(_describe_mean, several)]
 
 
 def _describe_mean(runs: Sequence[Run]) -> str:
-    differing = [n for n in _REPEATED if len({str(run.settings.get(n)) for run in runs}) > 1]
-    columns = {score: [run.scores[score] for run in runs] for score in runs[0].scores}
-    scores = (f"{name} {mean(each):.4f} ± {stdev(each):.4f}" for name, each in columns.items())
+    scores = []
+    for name in runs[0].scores:
+        column = [run.scores[name] for run in runs]
+        scores.append(f"{name} {mean(column):.4f} ± {stdev(column):.4f}")
+    differing = " and ".join(_find_differing(runs, _REPEATED))
+    names = join_some([run.name for run in runs], _MOST_LINES)
     return (
         f"{', '.join(scores)}: mean ± standard deviation of {len(runs)} runs that differ in "
-        f"{' and '.join(differing)} alone: {join_some([run.name for run in runs], _MOST_LINES)}"
+        f"{differing} alone: {names}"
     )
 
 
@@ -199,11 +225,16 @@ def _draw(runs: Sequence[Run]) -> list[Any]:
     """Return charts of validation Dice by epoch and by time."""
     from unet_ddp.extras.report.charts import Line, draw  # matplotlib: a second
 
-    is_long = max(run.seconds[-1] for run in runs) > 600
-    by_epoch = [Line(run.name, range(1, len(run.dice) + 1), run.dice) for run in runs]
-    by_time = [Line(r.name, [s / (60 if is_long else 1) for s in r.seconds], r.dice) for r in runs]
+    unit, length = "seconds", 1
+    if max(run.seconds[-1] for run in runs) > 600:
+        unit, length = "minutes", 60
+    by_epoch, by_time = [], []
+    for run in runs:
+        by_epoch.append(Line(run.name, range(1, len(run.dice) + 1), run.dice))
+        times = [seconds / length for seconds in run.seconds]
+        by_time.append(Line(run.name, times, run.dice))
     charts = (
         draw("Validation Dice", by_epoch, xlabel="epoch"),
-        draw("Validation Dice over time", by_time, xlabel="minutes" if is_long else "seconds"),
+        draw("Validation Dice over time", by_time, xlabel=unit),
     )
     return [chart for chart in charts if chart.legend]

@@ -64,14 +64,21 @@ def make_gallery(
     return pictures
 
 
+def name_colours(labels: Labels) -> list[tuple[str, Colour]]:
+    """Return the names and colours of the classes that pictures show."""
+    return [(labels.class_names[k], colour) for k, colour in class_colours(labels).items()]
+
+
 def legend(labels: Labels) -> list[tuple[str, Colour]]:
     """Return what the colours over the photos mean."""
-    entries = [(labels.class_names[k], colour) for k, colour in class_colours(labels).items()]
+    entries = name_colours(labels)
     if len(labels.foreground) == 1:
         entries += [("false positive", _FALSE_POSITIVE), ("false negative", _FALSE_NEGATIVE)]
     else:
         entries.append(("wrong class", _FALSE_POSITIVE))
-    return entries if labels.ignore is None else [*entries, ("ignored", _IGNORED)]
+    if labels.ignore is not None:
+        entries.append(("ignored", _IGNORED))
+    return entries
 
 
 def _caption(record: ImageRecord, labels: Labels) -> str:
@@ -100,9 +107,10 @@ def _draw_layers(
     truth: Mask, predicted: Mask, photo: Image.Image, labels: Labels
 ) -> dict[str, str]:
     """Return the pictures to lay over a photo, from masks (H, W) at the image's own size."""
-    truth, predicted = (resize_nearest(i, (photo.height, photo.width)) for i in (truth, predicted))
-    ids = labels.ids_of(truth), labels.ids_of(predicted)
-    wrong = difference(*ids, 1 + len(labels.foreground))
+    size = photo.height, photo.width
+    truth, predicted = resize_nearest(truth, size), resize_nearest(predicted, size)
+    num_classes = 1 + len(labels.foreground)
+    wrong = difference(labels.ids_of(truth), labels.ids_of(predicted), num_classes)
     colours = class_colours(labels)
     return {
         "truth": draw_layer(labels.layer(truth), colours),
@@ -116,9 +124,11 @@ def difference(truth: Ids, predicted: Ids, num_classes: int) -> Ids:
 
     With more than two classes 1 for every wrong pixel; IGNORE_ID stays.
     """
-    wrong = truth != predicted
-    kind = np.where(truth == 1, 2, 1) if num_classes == 2 else 1
-    return np.where(truth == IGNORE_ID, IGNORE_ID, wrong * kind).astype(np.uint8)
+    kinds: Ids = (truth != predicted).astype(np.uint8)
+    if num_classes == 2:
+        kinds[(truth == 1) & (predicted != 1)] = 2
+    kinds[truth == IGNORE_ID] = IGNORE_ID
+    return kinds
 
 
 def draw_layer(ids: Ids, colours: dict[int, Colour]) -> str:

@@ -27,14 +27,16 @@ def find_rare(table: Table, split: Split) -> list[RareKind]:
     if len(table.pairs) > _MOST_IMAGES:
         return []
     found = []
-    sides = (_name_kinds(table, pairs) for pairs in (split.training, split.validation))
+    sides = _name_kinds(table, split.training), _name_kinds(table, split.validation)
     for training, validation in zip(*sides, strict=True):
         if {*training}.isdisjoint(validation) or len({*training, *validation}) > _MOST_KINDS:
             continue
         for kind in sorted({*validation} - {""}):
-            rows = [row for row, name in enumerate(validation) if name == kind]
-            found.append(RareKind(kind, training.count(kind) / len(training), rows))
-    return [kind for kind in found if kind.share <= _RARE]
+            share = training.count(kind) / len(training)
+            if share <= _RARE:
+                rows = [row for row, name in enumerate(validation) if name == kind]
+                found.append(RareKind(kind, share, rows))
+    return found
 
 
 def _name_kinds(table: Table, pairs: Pairs) -> list[list[str]]:
@@ -53,14 +55,16 @@ def _name_kinds(table: Table, pairs: Pairs) -> list[list[str]]:
 
 def describe_rare(evaluation: Evaluation, kinds: Sequence[RareKind]) -> list[str]:
     """Return a line for each kind whose Dice is much lower than that of all images, the lowest first."""
-    everything, lines = evaluation.scores.dice, dict[str, float]()
+    everything = evaluation.scores.dice
+    found = []
     for kind in kinds:
         confusion = np.sum([evaluation.records[row].confusion for row in kind.rows], axis=0)
         dice = Scores.from_confusion(confusion).dice
         if dice < everything - _LOWER:
-            share = f"{100 * kind.share:.0f} % of the training images"
-            lines[f"{kind.name}: {share}, Dice {dice:.2f} (all: {everything:.2f})"] = dice
-    return [
-        f"rare in training, predicted badly: {line}"
-        for line in sorted(lines, key=lines.__getitem__)
-    ]
+            found.append((dice, kind))
+    lines = []
+    for dice, kind in sorted(found, key=lambda each: each[0]):
+        share = f"{100 * kind.share:.0f} % of the training images"
+        scores = f"Dice {dice:.2f} (all: {everything:.2f})"
+        lines.append(f"rare in training, predicted badly: {kind.name}: {share}, {scores}")
+    return lines

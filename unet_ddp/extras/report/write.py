@@ -33,7 +33,7 @@ from unet_ddp.extras.report.page import Page, render
 from unet_ddp.extras.report.rare import describe_rare
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.metrics.scores import show
-from unet_ddp.prediction.backends import build_model
+from unet_ddp.prediction.backends import LoadedModel, build_model
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.writers import read_rows
 
@@ -43,8 +43,9 @@ _GAP = 4  # pixels between pictures
 
 def _read_shown(recipe: Path) -> dict[str, Any]:
     """Return the settings in a run's recipe as they are written there; none without it."""
-    settings = read_settings(recipe) if recipe.exists() else {}
-    return {name: _as_written(value) for name, value in settings.items()}
+    if not recipe.exists():
+        return {}
+    return {name: _as_written(value) for name, value in read_settings(recipe).items()}
 
 
 def _as_written(value: Any) -> Any:
@@ -72,8 +73,11 @@ def write_report(
     source, evaluation = folder / "best.pt", None
     model = world.on_main(lambda: read_model(source) if source.is_file() else None)
     if model is not None and pairs:
-        how: Any = {"bfloat16": all(world.gather(is_faster_in_bfloat16())), "network": network}
-        predictor, dataset = _open(model, source, pairs, world.device, fold=False, **how)
+        bfloat16 = all(world.gather(is_faster_in_bfloat16()))
+        loaded = build_model(
+            model, source, world.device, bfloat16=bfloat16, network=network, fold=False
+        )
+        predictor, dataset = _open(loaded, model, pairs, world.device)
         evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=workers)
 
     def write() -> Path:
@@ -109,10 +113,10 @@ def _fill_page(
 
 
 def _open(
-    model: SavedModel, source: Path, pairs: Pairs, device: torch.device, **how: Any
+    loaded: LoadedModel, model: SavedModel, pairs: Pairs, device: torch.device
 ) -> tuple[Predictor, EvaluationDataset]:
-    """Return a network and the pairs to score it on, at its scale; for `how` see `build_model`."""
-    predictor = Predictor([build_model(model, source, device, **how)], device=device)
+    """Return a network and the pairs to score it on, at its scale."""
+    predictor = Predictor([loaded], device=device)
     resize_masks = resizes_masks(model.run)
     return predictor, EvaluationDataset(
         pairs, predictor, full_size=False, resize_masks=resize_masks
@@ -148,9 +152,10 @@ def _facts(
     facts = []
     best = model.run.get("best") if model else None  # its "score", and its "epoch" from 0
     if best is not None:
-        of_all = f" of {epochs}" if epochs else ""
-        score = f"{show(best['score'])} (epoch {best['epoch'] + 1}{of_all})"
-        facts.append(("validation Dice", score))
+        epoch = f"epoch {best['epoch'] + 1}"
+        if epochs:
+            epoch += f" of {epochs}"
+        facts.append(("validation Dice", f"{show(best['score'])} ({epoch})"))
     if evaluation is not None:
         facts += headline(evaluation)[1:]
     if model is not None:
@@ -165,15 +170,17 @@ def write_samples(
 
     Without a best network or pairs there are none.
     """
-    best, path, samples = folder / "best.pt", folder / "samples.png", []
+    best, path = folder / "best.pt", folder / "samples.png"
     if not best.is_file() or not pairs:
         return []
     model = read_model(best)
     if "best" not in model.run:  # nor is it to be scored as the run's
         raise UserError(f"{best}: is not the best.pt of a run")
-    how: Any = {"bfloat16": is_faster_in_bfloat16(), "network": network}
-    predictor, dataset = _open(model, best, pairs, device, **how)
-    for k in range(0, len(pairs), max(1, len(pairs) // _SAMPLES))[:_SAMPLES]:
+    loaded = build_model(model, best, device, bfloat16=is_faster_in_bfloat16(), network=network)
+    predictor, dataset = _open(loaded, model, pairs, device)
+    samples = []
+    step = max(1, len(pairs) // _SAMPLES)
+    for k in range(0, len(pairs), step)[:_SAMPLES]:
         sample = dataset.read(k)
         image = sample.image[0].numpy()  # (h, w, C)
         prediction = predictor.predict_batch([image], [image.shape[:2]])[0]
@@ -198,31 +205,43 @@ def write_reports(
     The run is saved: a failure here is a warning.
     """
     folder, network, pairs = config.folder, config.network.model, data.split.validation
-    how: Any = {"rare": data.rare, "workers": config.launch.workers, "network": network}
     try:
         for line in world.on_main(lambda: write_samples(folder, pairs, world.device, network)):
             log(line)
-        log(f"report: {write_report(folder, pairs, world, log=log, **how)}")
+        page = write_report(
+            folder,
+            pairs,
+            world,
+            rare=data.rare,
+            log=log,
+            workers=config.launch.workers,
+            network=network,
+        )
+        log(f"report: {page}")
     except UserError as error:
         log(f"warning: {error}; write it later with python -m unet_ddp report {folder}")
 
 
 def draw_samples(samples: list[tuple[Pixels, Ids, Ids]], labels: Labels, path: Path) -> None:
     """Write a picture with a row per sample: image, truth and prediction."""
-    rows = [
-        [to_rgb(image), *(draw_mask(image, ids, labels) for ids in (truth, predicted))]
-        for image, truth, predicted in samples
-    ]
-    save_picture(_join([_join(row, axis=2) for row in rows], axis=1), path)
+    rows = []
+    for image, *masks in samples:
+        drawn = [draw_mask(image, ids, labels) for ids in masks]
+        rows.append(_join([to_rgb(image), *drawn], axis=2))
+    save_picture(_join(rows, axis=1), path)
 
 
 def _join(pictures: list[Tensor], axis: int) -> Tensor:
     """Return pictures (3, H, W) joined in a row (axis 2) or a column (axis 1), on white."""
-    height, width = (max(picture.shape[side] for picture in pictures) for side in (1, 2))
+    height = max(picture.shape[1] for picture in pictures)
+    width = max(picture.shape[2] for picture in pictures)
     padded = []
     for picture in pictures:
-        _, h, w = picture.shape
-        below, right = (_GAP, width - w) if axis == 1 else (height - h, _GAP)
+        below, right = height - picture.shape[1], width - picture.shape[2]
+        if axis == 1:
+            below = _GAP
+        else:
+            right = _GAP
         padded.append(F.pad(picture, (0, right, 0, below), value=255))
     joined = torch.cat(padded, axis)
     return joined.narrow(axis, 0, joined.shape[axis] - _GAP)

@@ -37,8 +37,10 @@ def find_classes(table: Table, labels: Labels, pairs: Pairs) -> Ids:
         values = table.columns["value"][part][keep].astype(np.int32)
         # All of them are known by now.
         ids = labels.ids_of_values(values, table.pairs[rows.start].mask)
-        place, ids = place[keep][ids != IGNORE_ID], ids[ids != IGNORE_ID]
-        np.bitwise_or.at(bits, (ids, place >> 3), (128 >> (place & 7)).astype(np.uint8))
+        is_class = ids != IGNORE_ID
+        place, ids = place[keep][is_class], ids[is_class]
+        bit = (128 >> (place & 7)).astype(np.uint8)
+        np.bitwise_or.at(bits, (ids, place >> 3), bit)
     return bits
 
 
@@ -59,7 +61,8 @@ class ClassDraw:
 
     def __init__(self, bits: Ids, *, share: float, seed: int) -> None:
         self.share, self.seed = share, seed
-        self.bits = np.pad(bits, ((0, 0), (0, -bits.shape[1] % _CHUNK)))
+        missing = -bits.shape[1] % _CHUNK
+        self.bits = np.pad(bits, ((0, 0), (0, missing)))
         chunks = np.bitwise_count(self.bits).reshape(len(bits), -1, _CHUNK)
         self.ends = chunks.sum(axis=2, dtype=np.int64).cumsum(axis=1)  # (classes, chunks)
         self.classes = np.flatnonzero(self.ends[:, -1])
@@ -82,6 +85,7 @@ class ClassDraw:
         place = int(generator.integers(self.ends[drawn, -1]))  # among the images that have it
         chunk = int(np.searchsorted(self.ends[drawn], place, side="right"))
         first = chunk * _CHUNK
-        images = np.flatnonzero(np.unpackbits(self.bits[drawn, first : first + _CHUNK]))
+        bits = self.bits[drawn, first : first + _CHUNK]
+        images = np.flatnonzero(np.unpackbits(bits))
         image = images[place - self.ends[drawn, chunk]]  # counted from the chunk's end
         return 8 * first + int(image), drawn

@@ -37,15 +37,17 @@ def cut_sample(
     if scales is None and drawn is None:
         return image, mask
     scale = np.exp(generator.uniform(*np.log(scales or (1, 1))))
-    wanted = np.maximum(1, np.rint(np.array(crop_size) / scale)).astype(int)
+    wanted = np.rint(np.array(crop_size) / scale).astype(int).clip(min=1)
     part = np.minimum(wanted, mask.shape)
-    first, last = 0 * part, mask.shape - part
+    first, last = 0 * part, mask.shape - part  # corners of the part
     found = np.flatnonzero(mask == drawn) if drawn is not None else ()
     if len(found):
         pixel = np.unravel_index(generator.choice(found), mask.shape)
-        first, last = np.maximum(first, pixel - part + 1), np.minimum(last, pixel)
+        first = np.maximum(first, pixel - part + 1)
+        last = np.minimum(last, pixel)
     top, left = generator.integers(first, last, endpoint=True).tolist()
-    window = slice(top, top + part[0]), slice(left, left + part[1])
-    height, width = np.maximum(1, np.rint(crop_size * part / wanted)).astype(int).tolist()
+    rows, columns = part.tolist()
+    window = slice(top, top + rows), slice(left, left + columns)
+    height, width = np.rint(crop_size * part / wanted).astype(int).clip(min=1).tolist()
     size = height, width
     return resize_area(image[window], size), resize_nearest(mask[window], size)

@@ -82,7 +82,8 @@ class Service:
         """Answer an image with its mask, or with JSON if the client accepts that."""
         began = time.monotonic()
         self.check_client(request)
-        kind = request.headers.get("content-type", "none").partition(";")[0].strip().lower()
+        kind, _, _ = request.headers.get("content-type", "none").partition(";")
+        kind = kind.strip().lower()
         if kind not in _SUFFIXES:
             known = ", ".join(_SUFFIXES)
             raise HTTPException(415, f"Content-Type {kind}: is no image; use one of {known}")
@@ -169,5 +170,6 @@ async def admit_fault(request: Request, error: Exception) -> Response:
 def log(request: Request, status: int, text: str) -> None:
     """Print a line about a request."""
     client = request.client.host if request.client else "?"
-    line = f"{client} {request.method} {request.url.path[:_LONGEST]} {status} {text[:_LONGEST]}"
+    path = request.url.path[:_LONGEST]
+    line = f"{client} {request.method} {path} {status} {text[:_LONGEST]}"
     print(time.strftime("%Y-%m-%d %H:%M:%S"), one_line(line), file=sys.stderr, flush=True)

@@ -28,7 +28,9 @@ def describe(saved: SavedModel) -> dict[str, Any]:
         "threshold": saved.threshold,
         "config": {"precision": config.get("precision", "float32")},
     }
-    return facts | {name: saved.run[name] for name in ("best",) if name in saved.run}
+    if "best" in saved.run:
+        facts["best"] = saved.run["best"]
+    return facts
 
 
 def write_described(saved: SavedModel, path: Path) -> None:

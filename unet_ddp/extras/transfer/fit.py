@@ -51,7 +51,7 @@ class GivenWeights:
         if described is None:
             return architecture, preprocessing, []
         kind = preprocessing.channels, preprocessing.dtype
-        if other is not None and (other.channels, other.dtype) == kind:
+        if other and (other.channels, other.dtype) == kind:
             preprocessing = replace(
                 other,
                 scale=preprocessing.scale,
@@ -60,15 +60,17 @@ class GivenWeights:
             )
         if not self.is_whole:
             return architecture, preprocessing, []
-        classes, channels = architecture.num_classes, architecture.channels
         described = trust(described, architecture.model, self.source, "--model")
-        architecture = replace(described, num_classes=classes, channels=channels)
+        architecture = replace(
+            described, num_classes=architecture.num_classes, channels=architecture.channels
+        )
         return architecture, preprocessing, [f"network as in {self.source}"]
 
     def fit(self, architecture: Architecture, labels: Labels) -> tuple[State, list[str]]:
         """Return what the network takes, and lines for the user; see `fit_weights`."""
-        parts = "all" if self.is_whole else "encoder"
-        fitted = fit_weights(self.model, architecture, labels, self.source, parts=parts)
+        fitted = fit_weights(
+            self.model, architecture, labels, self.source, encoder_only=not self.is_whole
+        )
         notes = [f"{self.source}: {note}" for note in self.model.notes]
         return fitted.state, [*notes, *fitted.describe(self.source)]
 
@@ -81,7 +83,8 @@ def read_weights(config: TrainConfig) -> GivenWeights | None:
     if config.run.load:
         source = find_model(config.run.load)
         return GivenWeights(read_model(source), source, is_whole=True)
-    network, weights = config.network, config.network.encoder_weights or ""
+    network = config.network
+    weights = network.encoder_weights or ""
     if Path(weights).suffix:
         source = as_path(weights)
         return GivenWeights(read_model(source), source, is_whole=False)
@@ -105,20 +108,26 @@ class FittedWeights:
 
     def describe(self, source: Path) -> list[str]:
         """Return four lines for the user."""
-        lines = {"adapted": self.adapted, "left": self.left, "new": self.new}
         return [
             f"taken: {len(self.state)} tensors of {source}",
-            *(f"{word}: {'; '.join(parts) or 'nothing'}" for word, parts in lines.items()),
+            f"adapted: {'; '.join(self.adapted) or 'nothing'}",
+            f"left: {'; '.join(self.left) or 'nothing'}",
+            f"new: {'; '.join(self.new) or 'nothing'}",
         ]
 
 
 def fit_weights(
-    loaded: SavedModel, architecture: Architecture, labels: Labels, source: Path, *, parts: str
+    loaded: SavedModel,
+    architecture: Architecture,
+    labels: Labels,
+    source: Path,
+    *,
+    encoder_only: bool,
 ) -> FittedWeights:
     """Return the weights that a network takes from a file, adapted to its bands and classes.
 
     All of the encoder must fit. The rest must too, unless the file has no more of it than the head,
-    or `parts` is "encoder" and not "all".
+    or with `encoder_only`.
 
     Raises:
         UserError: see `check_weights` and `build_blank`.
@@ -126,18 +135,20 @@ def fit_weights(
     network = build_blank(architecture, source)
     convolutions = [name for name, part in network.named_modules() if isinstance(part, nn.Conv2d)]
     first, head = f"{convolutions[0]}.weight", convolutions[-1]
-    names = _match_names(loaded.state, network.state_dict())
-    has_rest = any(not in_encoder(name) and not name.startswith(f"{head}.") for name in names)
-    wanted = {  # files of early versions of torch have no counters
-        name: tensor
-        for name, tensor in network.state_dict().items()
-        if name in names or not name.endswith("num_batches_tracked")
-    }
-    part = {k: v for k, v in wanted.items() if in_encoder(k) or (has_rest and parts == "all")}
-    fitted = FittedWeights({name: loaded.state[names[name]] for name in part if name in names})
-    used = {names[name] for name in fitted.state}
+    wanted = network.state_dict()
+    names = _match_names(loaded.state, wanted)
+    for name in [*wanted]:  # files of early versions of torch have no counters
+        if name not in names and name.endswith("num_batches_tracked"):
+            del wanted[name]
+    part = wanted
+    beyond = [n for n in names if not in_encoder(n) and not n.startswith(f"{head}.")]
+    if encoder_only or not beyond:
+        part = {name: tensor for name, tensor in wanted.items() if in_encoder(name)}
+    found = {name: names[name] for name in part if name in names}
+    fitted = FittedWeights({name: loaded.state[theirs] for name, theirs in found.items()})
+    used = {*found.values()}
     fitted.left += _enumerate("", [name for name in loaded.state if name not in used])
-    fitted.new += _enumerate("", [name for name in wanted if name not in fitted.state])
+    fitted.new += _enumerate("", [name for name in wanted if name not in found])
     if wanted[first].shape[1] == architecture.channels:  # else a convolution of rearranged pixels
         _fit_bands(fitted, first, wanted[first])
     _fit_classes(fitted, head, loaded.labels, labels)
@@ -166,9 +177,11 @@ def _without_dots(name: str) -> str:
 
 def _fit_bands(fitted: FittedWeights, name: str, like: Tensor) -> None:
     """Adapt the first convolution, `name`, if it differs in nothing but the channels of images."""
-    kernels = fitted.state.get(name, like)
-    have, want = (tensor.shape[1] if tensor.ndim == 4 else 0 for tensor in (kernels, like))
-    if 0 < have != want and kernels[:, 0].shape == like[:, 0].shape and kernels.is_floating_point():
+    kernels = fitted.state.get(name)
+    if kernels is None or kernels.ndim != 4 or not kernels.is_floating_point():
+        return
+    have, want = kernels.shape[1], like.shape[1]
+    if 0 < have != want and kernels[:, 0].shape == like[:, 0].shape:
         fitted.state[name] = adapt_bands(kernels, want)
         fitted.adapted.append(f"{name}, from {have} to {count_of(want, 'channel')}")
 
@@ -187,8 +200,11 @@ def adapt_bands(kernels: Tensor, channels: int) -> Tensor:
 
 def _fit_classes(fitted: FittedWeights, head: str, old: Labels | None, new: Labels) -> None:
     """Give the head, if it is taken, a row for each new class: the class's own, or the old rows' mean."""
-    tensors = {name: fitted.state.get(name) for name in (f"{head}.weight", f"{head}.bias")}
-    taken = {k: v for k, v in tensors.items() if v is not None and v.is_floating_point() and v.ndim}
+    taken: State = {}
+    for name in (f"{head}.weight", f"{head}.bias"):
+        tensor = fitted.state.get(name)
+        if tensor is not None and tensor.is_floating_point() and tensor.ndim:
+            taken[name] = tensor
     counts = {len(tensor) for tensor in taken.values()}
     if old is None and counts and max(counts) < IGNORE_ID:
         old = Labels(tuple(range(max(counts))))
@@ -199,12 +215,13 @@ def _fit_classes(fitted: FittedWeights, head: str, old: Labels | None, new: Labe
         return
     for name, tensor in taken.items():
         mean = tensor.mean(dim=0)
-        fitted.state[name] = torch.stack([mean if k is None else tensor[k] for k in rows])
+        new_rows = [mean if k is None else tensor[k] for k in rows]
+        fitted.state[name] = torch.stack(new_rows)
     left = [name for k, name in enumerate(old.class_names) if k not in rows]
-    is_new = [name for k, name in zip(rows, new.class_names, strict=True) if k is None]
+    added = [name for k, name in zip(rows, new.class_names, strict=True) if k is None]
     fitted.adapted += _enumerate(f"{head}, to classes ", new.class_names)
     fitted.left += _enumerate("classes ", left)
-    fitted.new += _enumerate("from the mean of the old classes ", is_new)
+    fitted.new += _enumerate("from the mean of the old classes ", added)
 
 
 def match_classes(old: Labels, new: Labels) -> list[int | None]:
@@ -224,4 +241,6 @@ def match_classes(old: Labels, new: Labels) -> list[int | None]:
 
 def _enumerate(kind: str, names: list[str]) -> list[str]:
     """Return the first of the names after `kind`, as one text; none for no names."""
-    return [kind + join_some([name[:60] for name in names], _SHOWN)] if names else []
+    if not names:
+        return []
+    return [kind + join_some([name[:60] for name in names], _SHOWN)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from unet_ddp.checkpoints.file import Content
 from unet_ddp.checkpoints.weights import SavedModel, State
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import Colour
+from unet_ddp.data.masks import Colour, pack_colour
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import Limit, UserError, from_plain, join_some, typed
 from unet_ddp.extras.transfer.described import read_described
@@ -38,7 +38,8 @@ def read_foreign(path: Path, content: Content) -> SavedModel:
     described = read_described(path, content)
     if described is not None:
         return described
-    level, mask_values, notes = content, content.get("mask_values"), []
+    level, mask_values = content, content.get("mask_values")
+    notes = []
     for name in _LEVELS:
         if isinstance(content.get(name), Mapping):
             level = content[name]
@@ -49,13 +50,14 @@ def read_foreign(path: Path, content: Content) -> SavedModel:
     tensors = {name: level[name] for name in names if isinstance(level[name], Tensor)}
     if not tensors:
         raise UserError(f"{path}: contains no weights; its keys are {', '.join(names)[:200]}")
-    state, prefixes = strip_prefixes(tensors)
-    if prefixes:
-        notes.append(f"prefix {''.join(prefixes)} stripped")
+    state, prefix = strip_prefixes(tensors)
+    if prefix:
+        notes.append(f"prefix {prefix} stripped")
     state, others = take_from_module(state)
     if others is not None:
-        left = f"; left: {join_some(others, 3)}" if others else ""
-        notes.append(f"prefix {_MODULE} stripped{left}")
+        notes.append(f"prefix {_MODULE} stripped")
+        if others:
+            notes[-1] += f"; left: {join_some(others, 3)}"
     try:
         return _describe(state, mask_values, notes)
     except UserError as error:
@@ -63,33 +65,40 @@ def read_foreign(path: Path, content: Content) -> SavedModel:
 
 
 def _describe(state: State, mask_values: Any, notes: list[str]) -> SavedModel:
-    heads = [name for name in _HEADS if name in state and state[name].shape[:1] == (1,)]
-    if heads:
-        state = _two_classes(state, heads[0])
-        notes.append(
-            "one sigmoid output turned into two softmax outputs, which is the same function"
-        )
+    for head in _HEADS:
+        if head in state and state[head].shape[:1] == (1,):
+            state = _two_classes(state, head)
+            notes.append(
+                "one sigmoid output turned into two softmax outputs, which is the same function"
+            )
+            break
     architecture = infer_unet(state)
     if architecture is None:
         return SavedModel(state, None, None, None, notes)
     notes.append(f"{architecture}, inferred from the weights' shapes")
     labels = _foreign_labels(mask_values, architecture.num_classes)
-    notes.append(f"mask values {', '.join(map(labels.show, labels.values[:16]))}")
+    values = ", ".join(map(labels.show, labels.values[:16]))
+    notes.append(f"mask values {values}")
     channels = architecture.channels
     pixels = Preprocessing(channels, (0.0,) * channels, (1.0,) * channels, _FOREIGN_SCALE)
     notes.append(f"images divided by 255, at scale {_FOREIGN_SCALE} (default of --scale here)")
     return SavedModel(state, architecture, labels, pixels, notes)
 
 
-def strip_prefixes(state: Mapping[str, Tensor]) -> tuple[State, list[str]]:
-    """Strip wrapper prefixes (module., _orig_mod.) that all keys share; also return them."""
-    plain, removed = dict(state), list[str]()
-    while True:
-        shared = [p for p in _PREFIXES if plain and all(key.startswith(p) for key in plain)]
-        if not shared:
-            return plain, removed
-        removed.append(shared[0])
-        plain = {key[len(shared[0]) :]: value for key, value in plain.items()}
+def strip_prefixes(state: Mapping[str, Tensor]) -> tuple[State, str]:
+    """Strip the wrapper prefixes (module., _orig_mod.) that all keys share; also return them."""
+    plain, stripped = dict(state), ""
+    while prefix := _find_prefix(plain):
+        plain = {name.removeprefix(prefix): tensor for name, tensor in plain.items()}
+        stripped += prefix
+    return plain, stripped
+
+
+def _find_prefix(names: Collection[str]) -> str:
+    for prefix in _PREFIXES:
+        if names and all(name.startswith(prefix) for name in names):
+            return prefix
+    return ""
 
 
 def take_from_module(state: State) -> tuple[State, list[str] | None]:
@@ -98,14 +107,16 @@ def take_from_module(state: State) -> tuple[State, list[str] | None]:
     These may be a loss's weights or the images' mean, but no convolution's. Without such a network: `state`
     itself, and None.
     """
-    network = {
-        name.removeprefix(_MODULE): tensor
-        for name, tensor in state.items()
-        if name.startswith(_MODULE)
-    }
-    others = [name for name in state if not name.startswith(_MODULE)]
-    is_known = any(head in network for head in _HEADS)
-    if not is_known or any(state[n].ndim == 4 for n in others if n.endswith(".weight")):
+    network: State = {}
+    others = []
+    for name, tensor in state.items():
+        if name.startswith(_MODULE):
+            network[name.removeprefix(_MODULE)] = tensor
+            continue
+        others.append(name)
+        if name.endswith(".weight") and tensor.ndim == 4:
+            return state, None
+    if not any(head in network for head in _HEADS):
         return state, None
     return network, others
 
@@ -115,34 +126,41 @@ def infer_unet(state: Mapping[str, Tensor]) -> Architecture | None:
     first, last = state.get("inc.double_conv.0.weight"), state.get("outc.conv.weight")
     if first is None or last is None or first.ndim != 4 or last.ndim != 4:
         return None
-    plain = {"model": "unet", "channels": first.shape[1], "num_classes": last.shape[0]}
-    plain |= {"width": first.shape[0], "bilinear": "up1.up.weight" not in state}
+    plain = {
+        "model": "unet",
+        "channels": first.shape[1],
+        "num_classes": last.shape[0],
+        "width": first.shape[0],
+        "bilinear": "up1.up.weight" not in state,
+    }
     return from_plain(Architecture, plain)
 
 
 def _two_classes(state: State, head: str) -> State:
     """Add a background output that is always 0: softmax over (0, x) is sigmoid(x)."""
-    heads: State = {
-        key: torch.cat([torch.zeros_like(state[key]), state[key]])
-        for key in (head, head.replace("weight", "bias"))
-        if key in state
-    }
-    return {**state, **heads}
+    state = dict(state)
+    for name in (head, head.replace("weight", "bias")):
+        if name in state:
+            state[name] = torch.cat([torch.zeros_like(state[name]), state[name]])
+    return state
 
 
 def _foreign_labels(mask_values: Any, num_classes: int) -> Labels:
     """Return labels from a list of values or of colours; {0, 255} or 0..C-1 without a list."""
     if not isinstance(mask_values, (list, tuple)) or len(mask_values) != num_classes:
-        return Labels((0, 255) if num_classes == 2 else tuple(range(num_classes)))
+        if num_classes == 2:
+            return Labels((0, 255))
+        return Labels(tuple(range(num_classes)))
     try:
         if isinstance(mask_values[0], (list, tuple)):
-            colours = typed([list(value)[:3] for value in mask_values], tuple[Colour, ...])
-            codes = [red << 16 | green << 8 | blue for red, green, blue in colours]
-            return Labels(tuple(codes), rgb=True)
+            triples = [list(value)[:3] for value in mask_values]
+            colours = typed(triples, tuple[Colour, ...])
+            return Labels(tuple(map(pack_colour, colours)), rgb=True)
         plain = [int(value) if isinstance(value, bool) else value for value in mask_values]
         values = typed(plain, tuple[Annotated[float, Limit(0, 65535)], ...])
-        if max(values) <= 1 and not all(value.is_integer() for value in values):
+        are_whole = all(value.is_integer() for value in values)
+        if max(values) <= 1 and not are_whole:
             values = [value * 255 for value in values]
-        return Labels(tuple(int(value) for value in values))
+        return Labels(tuple(map(int, values)))
     except (UserError, TypeError) as error:  # TypeError: a number among the colours
         raise UserError(f"mask_values: {error}") from None

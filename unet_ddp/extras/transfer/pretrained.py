@@ -20,8 +20,9 @@ def find_packaged(encoder: str) -> Path | None:
     """Return the file of an encoder's ImageNet weights in an installed package; None without."""
     package = _PACKAGES.get(encoder)
     spec = find_spec(package) if package else None  # no code of the package is run
-    folders = spec.submodule_search_locations if spec else None
-    return next((file for each in folders or () for file in Path(each).rglob("*.pth")), None)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return next(Path(spec.submodule_search_locations[0]).rglob("*.pth"), None)
 
 
 def read_packaged(path: Path, encoder: str) -> SavedModel:
@@ -44,9 +45,8 @@ def read_packaged(path: Path, encoder: str) -> SavedModel:
     with torch.device("meta"):
         wanted = timm.create_model(encoder.removeprefix("tu-")).state_dict()
     if [each.shape for each in saved.values()] != [each.shape for each in wanted.values()]:
-        raise UserError(
-            f"{path}: {count_of(len(saved), 'tensor')}, {encoder} has {len(wanted)}; install its package again"
-        )
+        found = count_of(len(saved), "tensor")
+        raise UserError(f"{path}: {found}, {encoder} has {len(wanted)}; install its package again")
     return SavedModel(dict(zip(wanted, saved.values(), strict=True)), None, None, None, [])
 
 
@@ -56,13 +56,15 @@ def normalise_for(encoder: str, preprocessing: Preprocessing) -> Preprocessing:
     Only for images of 8 bit in grey or colour. Others, and encoders that timm does not know, keep the
     data set's; grey takes the mean over the colours.
     """
+    _, dash, name = encoder.partition("-")
+    if not dash or preprocessing.dtype != "uint8" or preprocessing.channels not in (1, 3):
+        return preprocessing
     import timm
 
-    config = timm.get_pretrained_cfg(encoder.partition("-")[2]) if "-" in encoder else None
-    channels = preprocessing.channels
-    if config is None or preprocessing.dtype != "uint8" or channels not in (1, 3):
+    config = timm.get_pretrained_cfg(name)
+    if config is None:
         return preprocessing
     mean, std = config.mean, config.std
-    if channels == 1:
+    if preprocessing.channels == 1:
         mean, std = (fmean(mean),), (fmean(std),)
     return replace(preprocessing, mean=tuple(mean), std=tuple(std))

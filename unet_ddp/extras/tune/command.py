@@ -68,9 +68,8 @@ def tune(argv: Sequence[str]) -> None:
             if getattr(config.launch, name):
                 raise UserError(f"{as_flag(name)}: a search has its own; leave it out")
     check_installed("optuna", "tune", "tune")
-    folder = as_local_path(config.run.checkpoints, "--checkpoints") / (
-        config.run.exp_name or "tune"
-    )
+    name = config.run.exp_name or "tune"
+    folder = as_local_path(config.run.checkpoints, "--checkpoints") / name
     space = parse_space(config)
     with lock_folder(folder, "--exp-name"):
         search = Search(config, space, folder)
@@ -102,18 +101,20 @@ def parse_space(config: TuneConfig) -> dict[str, Any]:
             raise UserError(
                 f"--vary {shorten(word)}: not a setting to vary; {suggest(name, known)}"
             )
-        low, dots, high = text.partition("..")
-        ends: Sequence[Any] = text.split(",")
-        try:
-            if dots:
-                is_whole = all(end.lstrip("-").isdigit() for end in (low, high))
-                kind: Any = IntDistribution if is_whole else FloatDistribution
-                ends = [int(low), int(high)] if is_whole else [float(low), float(high)]
-                space[name] = kind(*ends, log=0 < 10 * ends[0] <= ends[1])
-            else:
-                space[name] = CategoricalDistribution(ends)
-        except ValueError:
-            raise UserError(f"--vary {shorten(word)}: use a range like 1e-4..1e-2") from None
+        ends: list[Any] = text.split("..", 1)
+        if len(ends) == 1:
+            ends = text.split(",")
+            space[name] = CategoricalDistribution(ends)
+        else:
+            kind: Any = FloatDistribution
+            number: Any = float
+            if all(end.lstrip("-").isdigit() for end in ends):
+                kind, number = IntDistribution, int
+            try:
+                low, high = ends = [number(end) for end in ends]
+                space[name] = kind(low, high, log=0 < 10 * low <= high)
+            except ValueError:
+                raise UserError(f"--vary {shorten(word)}: use a range like 1e-4..1e-2") from None
         for value in ends:
             parse_train(as_argv(config, {name: value}))
     if not space:
@@ -124,8 +125,11 @@ def parse_space(config: TuneConfig) -> dict[str, Any]:
 def plan_rungs(trials: int, epochs: int) -> list[tuple[int, int]]:
     """Return how many trials are trained to how many epochs: of 9 and 9, (9, 1), (3, 3), (1, 9)."""
     last = int(math.log(min(trials, epochs) + 0.5, _FACTOR))
-    shares = [_FACTOR**k for k in range(last + 1)]
-    return [(trials // s, math.ceil(epochs * s / shares[-1])) for s in shares]
+    rungs = []
+    for k in range(last + 1):
+        share = _FACTOR**k
+        rungs.append((trials // share, math.ceil(epochs * share / _FACTOR**last)))
+    return rungs
 
 
 class Search:
@@ -136,8 +140,12 @@ class Search:
         self.rungs = plan_rungs(config.trials, config.optimization.epochs)
         self.trials: list[dict[str, dict[str, Any]]] = []
         """Of each, "drawn": its settings; and "dice": its best validation Dice by epochs done."""
-        about = {"nproc": config.launch.nproc, "trials": config.trials, "vary": [*config.vary]}
-        self._about, self._file = {**config.to_dict(), **about}, folder / "tune.json"
+        self._about = config.to_dict() | {
+            "nproc": config.launch.nproc,
+            "trials": config.trials,
+            "vary": [*config.vary],
+        }
+        self._file = folder / "tune.json"
         if self._file.exists():
             self._read()
         known = {self.place(k) for k in range(len(self.trials))}
@@ -156,11 +164,14 @@ class Search:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{self._file}: corrupt ({error}); use another --exp-name") from None
         check_settings(self.folder, before, self._about, "search")
-        for name, value in (pair for trial in self.trials for pair in trial["drawn"].items()):
-            choices = getattr(self.space.get(name), "choices", ())
-            is_number = not choices and type(value) in (int, float)  # text may have other flags
-            if name not in self.space or not (is_number or value in choices):
-                raise UserError(f"{self._file}: corrupt ({name} {value}); use another --exp-name")
+        for trial in self.trials:
+            for name, value in trial["drawn"].items():
+                choices = getattr(self.space.get(name), "choices", ())
+                is_number = not choices and type(value) in (int, float)  # text may have other flags
+                if name not in self.space or not (is_number or value in choices):
+                    raise UserError(
+                        f"{self._file}: corrupt ({name} {value}); use another --exp-name"
+                    )
 
     def _save(self) -> None:
         with write_errors(self._file):
@@ -199,16 +210,20 @@ class Search:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        study, first = optuna.create_study(direction="maximize"), str(self.rungs[0][1])
+        study = optuna.create_study(direction="maximize")
+        space = dict(self.space)
+        first = str(self.rungs[0][1])  # epochs
         for trial in self.trials:
             if first in trial["dice"]:
-                given = {"params": trial["drawn"], "value": trial["dice"][first]}
-                study.add_trial(optuna.create_trial(**given, distributions=dict(self.space)))
+                done = optuna.create_trial(
+                    params=trial["drawn"], value=trial["dice"][first], distributions=space
+                )
+                study.add_trial(done)
         begin = max(4, self.config.trials // 3)  # those that are drawn at random
         for attempt in range(100):
             seed = hash((self.config.optimization.seed, len(self.trials), attempt)) % 2**32
             study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=begin)
-            drawn = study.ask(dict(self.space)).params
+            drawn = study.ask(space).params
             if drawn not in [trial["drawn"] for trial in self.trials]:
                 self.trials.append({"drawn": drawn, "dice": {}})
                 self._save()
@@ -217,10 +232,13 @@ class Search:
 
     def _train(self, k: int, epochs: int) -> float | None:
         """Train a trial until it has so many epochs; return its best Dice, None if it fails."""
-        place, began, reached = self.place(k), time.monotonic(), self.trials[k]["dice"]
+        place, trial = self.place(k), self.trials[k]
+        reached = trial["dice"]
         if str(epochs) in reached:
             return float(reached[str(epochs)])
-        about = " ".join([f"trial {k}:", *as_argv(TrainConfig(), self.trials[k]["drawn"])])
+        flags = " ".join(as_argv(TrainConfig(), trial["drawn"]))
+        about = f"trial {k}: {flags}"
+        began = time.monotonic()
         wait_for_training(place)
         status = self.start(k, epochs)
         if was_stopped(status):
@@ -230,15 +248,16 @@ class Search:
             return None
         rows = read_rows(place / "metrics.csv")[:epochs]
         found = [to_float(row.get("validation_dice")) for row in rows]
-        dice = [each for each in found if not math.isnan(each)]
-        if not dice:
+        dice = max((each for each in found if not math.isnan(each)), default=None)
+        if dice is None:
             raise UserError(f"{place}: no validation Dice to choose by; use --validation")
-        reached[str(epochs)], took = max(dice), describe_time(time.monotonic() - began)
+        reached[str(epochs)] = dice
         self._save()
-        print_lines(f"{about}: validation Dice {max(dice):.4f} at epoch {epochs} ({took})")
-        return max(dice)
+        took = describe_time(time.monotonic() - began)
+        print_lines(f"{about}: validation Dice {dice:.4f} at epoch {epochs} ({took})")
+        return dice
 
     def start(self, k: int, epochs: int) -> int:
         """Train a trial, from its checkpoint if there is one; return the exit status."""
-        drawn, until = self.trials[k]["drawn"], f"{epochs}epochs"
-        return start_training(self.place(k), self.config, drawn, stop_after=until)
+        drawn = self.trials[k]["drawn"]
+        return start_training(self.place(k), self.config, drawn, stop_after=f"{epochs}epochs")

@@ -37,20 +37,24 @@ def run_command(name: str, work: Callable[[Sequence[str]], None], argv: Sequence
 def as_argv(config: TrainConfig, drawn: Mapping[str, Any], **other: Any) -> list[str]:
     """Return the flags of train.py for `config`, but for what is drawn and other settings."""
     values = values_of(config) | {"config": None} | other
-    switches: dict[str, Any] = {"true": True, "false": False}
     for name, value in drawn.items():
         text = f"{value:.3g}" if isinstance(value, float) else str(value)
-        values[name] = switches.get(text, text.split())
-    words = list[str]()
+        values[name] = text == "true" if text in ("true", "false") else text.split()
+    words: list[str] = []
     for name, default in values_of(TrainConfig()).items():
-        flag, value = as_flag(name), values[name]
+        value = values[name]
         if value is None or value == default:
             continue
         if isinstance(value, bool):
-            words.append(flag if value else flag.replace("--", "--no-", 1))
+            words.append(as_flag(name if value else f"no_{name}"))
             continue
-        first, *more = map(str, value if isinstance(value, (list, tuple)) else [value])
-        words += [f"{flag}={first}"] if first.startswith("-") else [flag, first]
+        parts = value if isinstance(value, (list, tuple)) else [value]
+        first, *more = map(str, parts)
+        flag = as_flag(name)
+        if first.startswith("-"):
+            words.append(f"{flag}={first}")
+        else:
+            words += [flag, first]
         words += more
     return words
 
@@ -112,8 +116,9 @@ def check_settings(
     """
     before = {**TrainConfig().to_dict(), **before}  # an earlier version had fewer settings
     for name, value in now.items():
-        if json.dumps(before.get(name)) != json.dumps(value):  # nan is not nan
+        begun = before.get(name)
+        if json.dumps(begun) != json.dumps(value):  # nan is not nan
             raise UserError(
-                f"{folder}: its {what} has {as_flag(name)} {before.get(name)}, not {value}; "
-                "continue it by its own command, or use another --exp-name"
+                f"{folder}: its {what} has {as_flag(name)} {begun}, not {value}; continue it by its "
+                "own command, or use another --exp-name"
             )

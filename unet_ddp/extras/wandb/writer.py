@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from unet_ddp.data.drawing import to_rgb
+from unet_ddp.data.masks import Ids
 from unet_ddp.errors import UserError
 from unet_ddp.runs.writers import RunInfo
 from unet_ddp.training.step import forward
@@ -94,9 +95,9 @@ class WandbWriter:
         self._run.finish()
 
 
-def as_grey(ids: Tensor, classes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def as_grey(ids: Tensor, classes: int) -> Ids:
     """Return class ids (H, W) as grey levels from black to white."""
     levels = np.full(256, _IGNORED, np.uint8)
     levels[:classes] = np.linspace(0, 255, classes)
-    grey: np.ndarray[Any, np.dtype[np.uint8]] = levels[ids.numpy()]
+    grey: Ids = levels[ids.numpy()]
     return grey
