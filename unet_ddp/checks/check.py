@@ -116,7 +116,8 @@ def check_dataset(
         groups = group_names(training, config.group_pattern) if split else {}
         pairs = collect([*training, *(validation or [])])
         read = partial(scan, nodata=config.nodata, channels=config.channels)
-        scanned, errors = read(pairs, planes=bool(called(config, "check_planes")))
+        planes = bool(called(config, "check_planes"))
+        scanned, errors = read(pairs, planes=planes, ignore=config.ignore_index)
         split = _skip_bad(report, errors, split, skip_bad)
         if not scanned:
             return None

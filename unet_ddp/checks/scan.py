@@ -79,11 +79,13 @@ def scan(
     nodata: float | None = None,
     channels: int | None = None,
     planes: bool = False,
+    ignore: int | None = None,
 ) -> tuple[list[ScannedPair], dict[str, str]]:
     """Return the metadata of every pair, and why others can't be read, by name.
 
     All cores read, behind a bar if this is a terminal. `nodata` and `channels` describe the
-    data set; None: each image's own, without alpha. `planes`: masks may have a band for each class.
+    data set; None: each image's own, without alpha. `planes`: masks may have a band for each class, `ignore`:
+    the value in them of pixels to ignore.
     """
     files = [
         file
@@ -92,7 +94,7 @@ def scan(
     ]
     paths = [path for path, *_ in files]
     readers = [sorted({each.missing() for each in find_readers(paths)}), describe_readers(paths)]
-    scanner = _Scanner(pairs, nodata, channels, planes, readers)
+    scanner = _Scanner(pairs, nodata, channels, planes, ignore, readers)
     results: Iterable[Any] = scanner.read_all(files)
     results = tqdm(
         results, "checking files", len(files), unit="file", leave=False, disable=hides_bars()
@@ -121,11 +123,15 @@ class _Scanner:
         nodata: float | None,
         channels: int | None,
         planes: bool,
+        ignore: int | None,
         readers: object,
     ) -> None:
-        self.pairs, self.options, self.planes = pairs, (nodata, channels), planes
+        self.pairs, self.options = pairs, (nodata, channels)
+        self.planes, self.ignore = planes, ignore
         folder = pairs[0].mask.parent.resolve()
-        key = f"{READERS} {folder} {nodata} {channels} {readers}" + " planes" * planes
+        key = f"{READERS} {folder} {nodata} {channels} {readers}"
+        if planes:
+            key += f" planes {ignore}"
         self.known = find("extras", "open_scans")(key)
 
     def read_all(self, files: list[ScannedFile]) -> Iterator[Metadata | UserError]:
@@ -150,7 +156,7 @@ class _Scanner:
         found: Metadata
         try:
             planes = is_mask and self.planes
-            with self.pairs.local(path) as local, Source(local, planes) as source:
+            with self.pairs.local(path, self.ignore) as local, Source(local, planes) as source:
                 if is_mask:
                     found = read_mask_metadata(source)
                 else:

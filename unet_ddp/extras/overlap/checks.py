@@ -72,7 +72,8 @@ class _Shared:
     """The pixels that are in two classes or more."""
 
     def __init__(self, values: MaskValues, config: DataConfig, folders: Sequence[str]) -> None:
-        kept = {v: n for v, n in values.counts.items() if v != config.ignore_index}
+        ignore = None if folders else config.ignore_index  # in codes, it is a bit
+        kept = {v: n for v, n in values.counts.items() if v != ignore}
         codes = {value: _code_of(value, rgb=values.rgb) for value in kept}
         names = list(folders or config.class_names or ())
         names += [str(k + 1) for k in range(len(names), 16)]

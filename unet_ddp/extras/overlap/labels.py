@@ -113,16 +113,15 @@ class OverlapLabels(Labels):
 
     def to_ids(self, codes: Codes, path: Path) -> Ids:
         """Return the bit fields (H, W) of mask values (H, W), 255 where ignored; errors name `path`."""
-        values = codes.astype(np.int32)
-        ignored = (
-            (values == self.ignore) if self.ignore is not None else np.zeros_like(values, bool)
-        )
+        values, order = codes.astype(np.int32), self._find_order(path)
+        ignored = np.zeros_like(values, bool)
+        if self.ignore is not None and not split_marked(path):  # there it is no sum of bits
+            ignored = values == self.ignore
         if self.rgb:
             bands = unpack_colour(values)
             values = sum((band > 0).astype(np.int32) << k for k, band in enumerate(bands))
         else:
             ignored |= (values & IGNORED_BIT > 0) | (values == self.nodata)
-        order = self._find_order(path)
         count = len(order) if order else self.num_classes
         wrong = values[~ignored & ((values < 0) | (values >= 1 << count))]
         if wrong.size:

@@ -27,17 +27,16 @@ def infer_overlap_labels(masks: MaskValues, config: DataConfig) -> OverlapLabels
             f"{masks.lossy}: --overlap: lossy compression changes the classes' bits; save the masks as "
             "PNG or TIFF"
         )
-    names = config.class_names
-    marked = split_marked(Path(next(iter(masks.examples.values()))))
-    if marked is not None:
-        folders = class_folders(marked[0])
-        if names is not None and {*names} != {*folders}:
-            raise UserError(
-                f"--class-names: {', '.join(names)}; the folders in {marked[0]} are {', '.join(folders)}: leave it "
-                "out, or name all of these"
-            )
-        names = names or tuple(folders)
-    values = [value & ~IGNORED_BIT for value in masks.values if value != config.ignore_index]
+    names, ignore = config.class_names, config.ignore_index
+    folders = _name_folders(Path(next(iter(masks.examples.values()))), names)
+    if folders:
+        names, ignore = folders, None  # in codes, the value to ignore is a bit
+    values = [value & ~IGNORED_BIT for value in masks.values if value != ignore]
+    if config.ignore_index is not None and not any(values):
+        raise UserError(
+            f"--ignore-index {config.ignore_index}: all masks are empty but for it: there is nothing to segment; "
+            "check the masks, or leave it out"
+        )
     count = _BANDS if masks.rgb else max(values, default=0).bit_length()
     if names is not None and (len(names) < count or len({*names}) < len(names)):
         raise UserError(
@@ -54,3 +53,17 @@ def infer_overlap_labels(masks: MaskValues, config: DataConfig) -> OverlapLabels
     for value, path in masks.examples.items():
         labels.to_ids(np.array([value], np.int32), Path(path))
     return labels
+
+
+def _name_folders(mask: Path, names: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the names of a mask's folders of classes, in the order of `names`; none for another mask."""
+    marked = split_marked(mask)
+    if marked is None:
+        return ()
+    folders = class_folders(marked[0])
+    if names is not None and {*names} != {*folders}:
+        raise UserError(
+            f"--class-names: {', '.join(names)}; the folders in {marked[0]} are {', '.join(folders)}: leave it "
+            "out, or name all of these"
+        )
+    return names or tuple(folders)

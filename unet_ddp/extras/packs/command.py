@@ -162,7 +162,8 @@ def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shar
     places = np.zeros((len(table.pairs), 4), np.uint32)
     begun: list[str] = []
     with _deleting_objects(output, begun):
-        shards = list(_write_shards(output, table.pairs, places, mark, attempt, begun))
+        how = mark, attempt, begun, config.ignore_index
+        shards = list(_write_shards(output, table.pairs, places, *how))
         own = data.split is not None and data.split.how == OWN_FOLDER
         index = PackIndex(
             table.kinds,
@@ -198,6 +199,7 @@ def _write_shards(
     mark: str,
     attempt: str,
     begun: list[str],
+    ignore: int | None,
 ) -> Iterator[Shard]:
     """Write pairs to shards, to `places` where they are, to `begun` their names; yield the shards."""
     bar = tqdm(pairs, "packing", unit="pair", leave=False, disable=None)
@@ -213,7 +215,7 @@ def _write_shards(
                     name = member_name(pair.name)
                     places[row] = [
                         *_add(tar, pairs, pair.image, name + pair.image.suffix),
-                        *_add(tar, pairs, pair.mask, name + mark + pair.mask.suffix),
+                        *_add(tar, pairs, pair.mask, name + mark + pair.mask.suffix, ignore),
                     ]
                     row, pair = next(rows, (row, None))
             with path.open("rb") as file:
@@ -222,10 +224,12 @@ def _write_shards(
         number += 1
 
 
-def _add(tar: tarfile.TarFile, pairs: Pairs, source: Path, name: str) -> tuple[int, int]:
+def _add(
+    tar: tarfile.TarFile, pairs: Pairs, source: Path, name: str, ignore: int | None = None
+) -> tuple[int, int]:
     """Add a file of `pairs` byte by byte; return its first block and its size in bytes."""
     member = tarfile.TarInfo(name)
-    with pairs.local(source) as path, as_user_error(path):
+    with pairs.local(source, ignore) as path, as_user_error(path):
         content = path.read_bytes()
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))
