@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from unet_ddp.cli import parse_train
 from unet_ddp.config import DataConfig
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.masks import IGNORE_ID
-from unet_ddp.data.matching import Report
+from unet_ddp.data.matching import Report, find_pairs
 from unet_ddp.errors import UserError
 
 IDS = (1, 2, 3, 4)
@@ -131,3 +132,25 @@ def test_a_page_for_each_class(folder: Path) -> None:
     assert [has[3, 0] for has in data.labels.planes(ids)] == [True, True]
     with pytest.raises(UserError, match="holds several frames or pages"):
         prepare_data(configure(folder, *flags[:2]), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "left"), [("vessel", "organ, tumour"), ("", "nerve, organ, tumour, vessel")]
+)
+def test_a_network_wants_a_folder_for_each_of_its_classes(
+    folder: Path, change: str, left: str
+) -> None:
+    """Without the folder, what is found of the class would all be wrong, and nobody told."""
+    data = prepare_data(configure(folder, "--overlap"), seed=0)
+    if change:
+        shutil.rmtree(folder / "m" / change)
+    else:
+        save(folder / "m" / "nerve" / "1.png", plane(0, 1))
+    pairs = find_pairs(folder / "i", folder / "m", planes=True)
+    dataset = SegmentationDataset(pairs, data.labels, data.format, scale=1.0)
+    with pytest.raises(UserError) as raised:
+        dataset.read_truth(0)
+    assert str(raised.value) == (
+        f"{folder}/m: its folders with masks are {left}; the network's classes are organ, tumour, vessel: give it a "
+        "folder for each, with a black mask if a class occurs nowhere"
+    )
