@@ -194,14 +194,14 @@ def keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: Worl
     Only forked reading processes share it; and two of them may read a drawn image at the same time.
     """
     image_format = datasets[0].image_format
+    how: dict[str, Any] = {"pixels": pixels, "num_ids": datasets[0].labels.num_ids}
     kept = [one for one in datasets if len(one) and one.store is None and one.draw is None]
-    # Masks of more than 256 ids have two bytes a pixel, and what is kept has one.
-    kept = [one for one in kept if not one.pairs.is_remote and one.labels.num_ids <= 256]
-    needed = [SampleMemory.needed(len(one), image_format, pixels=pixels) for one in kept]
+    kept = [one for one in kept if not one.pairs.is_remote]
+    needed = [SampleMemory.needed(len(one), image_format, **how) for one in kept]
     if FORK is None or sum(needed) > _KEPT_SHARE * free_memory(_CPU):
         needed = []
     for dataset, memory in zip(kept, share_memory(needed, world), strict=False):
-        dataset.store = SampleMemory(memory, image_format, pixels=pixels)
+        dataset.store = SampleMemory(memory, image_format, **how)
 
 
 def _validation_batch(image_format: ImageFormat, size: Size | None) -> int:
