@@ -112,6 +112,20 @@ def test_classes_are_the_bits_that_occur() -> None:
     assert infer([0, 0xFF0000], rgb=True).num_classes == 3
 
 
+def test_the_value_that_predictions_give_pixels_without_data_is_no_class_unasked() -> None:
+    values = [0, 1, 3, 128]
+    named = infer(values, class_names=("a", "b"))
+    assert named.num_classes == 2 and not named.doubt(values, "")
+    assert infer(values, ignore_index=128).num_classes == 2
+    (warning,) = infer(values).doubt(values, "")
+    assert warning == (
+        "mask value 128 is class 8, and class 7 occurs nowhere: if 128 is of pixels without data, as in "
+        "predictions, use --ignore-index 128"
+    )
+    for others in ([0, 1, 3], [0, 1, 64, 128]):
+        assert not infer(others).doubt(others, "")
+
+
 @pytest.mark.parametrize(
     ("values", "settings", "message"),
     [

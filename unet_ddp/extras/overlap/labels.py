@@ -203,6 +203,17 @@ class OverlapLabels(Labels):
         ignored = f"; {self.show(self.ignore)} is ignored" if self.ignore is not None else ""
         return f"classes: {join_some(self.class_names, MOST_CLASSES)}, which may overlap{ignored}"
 
+    def doubt(self, values: Sequence[int], shown: str) -> list[str]:
+        """Return a warning if the last class may be pixels without data, which `nodata` marks."""
+        mark = 1 << SMALL
+        *others, last = sorted({*values} - {self.ignore})
+        if self.names or self.rgb or last != mark or max(others, default=0) >= mark >> 1:
+            return []
+        return [
+            f"mask value {mark} is class 8, and class 7 occurs nowhere: if {mark} is of pixels without data, as in "
+            f"predictions, use --ignore-index {mark}"
+        ]
+
     def describe_tuning(self) -> list[str]:
         """Return a line about the thresholds."""
         pairs = zip(self.class_names, self.limits, strict=True)

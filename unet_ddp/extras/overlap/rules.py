@@ -9,7 +9,7 @@ import numpy as np
 from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.errors import UserError, join_some
-from unet_ddp.extras.overlap.bits import MOST_CLASSES
+from unet_ddp.extras.overlap.bits import MOST_CLASSES, SMALL
 from unet_ddp.extras.overlap.folders import class_folders, split_marked
 from unet_ddp.extras.overlap.labels import IGNORED_BIT, OverlapLabels
 
@@ -32,6 +32,8 @@ def infer_overlap_labels(masks: MaskValues, config: DataConfig) -> OverlapLabels
     if folders:
         names, ignore = folders, None  # in codes, the value to ignore is a bit
     values = [value & ~IGNORED_BIT for value in masks.values if value != ignore]
+    if names is not None and len(names) <= SMALL:  # see `OverlapLabels.nodata`
+        values = [value for value in values if value != 1 << SMALL]
     if config.ignore_index is not None and not any(values):
         raise UserError(
             f"--ignore-index {config.ignore_index}: all masks are empty but for it: there is nothing to segment; "
