@@ -202,7 +202,8 @@ def common_values(table: Table) -> MaskValues:
         examples.setdefault(value, str(table.pairs[row].mask))
     lossy = next((str(pair.mask) for kind, _, pair in table.groups if kind.mask.is_lossy), None)
     is_colour = table.kinds[0].mask.has_colour_values
-    return MaskValues(counts, examples, is_colour, _merge_palettes(table)[0], lossy)
+    palette, names = _merge_palettes(table)[0], table.pairs.class_names
+    return MaskValues(counts, examples, is_colour, palette, lossy, names)
 
 
 def crop_size(config: DataConfig, table: Table) -> Size | None:

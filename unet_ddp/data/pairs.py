@@ -81,6 +81,11 @@ class Pairs(Sequence[Pair]):
         """The `Table` of an earlier scan of the set that these are part of; None for files."""
         return None
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes of which a mask's value has a bit each, where the masks' place gives them."""
+        return ()
+
     def names(self) -> Iterator[str]:
         """Yield the names."""
         return (pair.name for pair in self)

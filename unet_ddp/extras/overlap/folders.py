@@ -39,6 +39,12 @@ class ClassFolderPairs(Pairs):
                 problems.append(f"{pair.mask}: no folder has such a mask")
         return ClassFolderPairs(kept)
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the folders."""
+        marked = next(filter(None, (split_marked(pair.mask) for pair in self)), None)
+        return tuple(class_folders(marked[0])) if marked else ()
+
     def to_read(self, row: int) -> Pair:
         """Return the paths of a pair, and the stamp of its mask as it is now, after `share`."""
         return _stamped(super().to_read(row))

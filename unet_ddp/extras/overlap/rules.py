@@ -10,7 +10,7 @@ from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.errors import UserError, join_some
 from unet_ddp.extras.overlap.bits import MOST_CLASSES, SMALL
-from unet_ddp.extras.overlap.folders import class_folders, split_marked
+from unet_ddp.extras.overlap.folders import split_marked
 from unet_ddp.extras.overlap.labels import IGNORED_BIT, OverlapLabels
 
 _BANDS = 3  # of colour masks
@@ -28,9 +28,10 @@ def infer_overlap_labels(masks: MaskValues, config: DataConfig) -> OverlapLabels
             "PNG or TIFF"
         )
     names, ignore = config.class_names, config.ignore_index
-    folders = _name_folders(Path(next(iter(masks.examples.values()))), names)
-    if folders:
-        names, ignore = folders, None  # in codes, the value to ignore is a bit
+    if masks.names:
+        names = names or masks.names
+        _check_names(names, masks)
+        ignore = None  # in codes of folders, the value to ignore is a bit
     values = [value & ~IGNORED_BIT for value in masks.values if value != ignore]
     if names is not None and len(names) <= SMALL:  # see `OverlapLabels.nodata`
         values = [value for value in values if value != 1 << SMALL]
@@ -57,15 +58,12 @@ def infer_overlap_labels(masks: MaskValues, config: DataConfig) -> OverlapLabels
     return labels
 
 
-def _name_folders(mask: Path, names: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the names of a mask's folders of classes, in the order of `names`; none for another mask."""
-    marked = split_marked(mask)
-    if marked is None:
-        return ()
-    folders = class_folders(marked[0])
-    if names is not None and {*names} != {*folders}:
+def _check_names(names: tuple[str, ...], masks: MaskValues) -> None:
+    """Refuse names that the masks' folders do not have; in a pack, also another order of the bits."""
+    mask = Path(next(iter(masks.examples.values())))
+    is_same = {*names} == {*masks.names} if split_marked(mask) else names == masks.names
+    if not is_same:
         raise UserError(
-            f"--class-names: {', '.join(names)}; the folders in {marked[0]} are {', '.join(folders)}: leave it "
+            f"--class-names: {', '.join(names)}; the folders of the masks are {', '.join(masks.names)}: leave it "
             "out, or name all of these"
         )
-    return names or tuple(folders)

@@ -173,6 +173,7 @@ def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shar
             validation=len(data.split.validation) if own and data.split else 0,
             nodata=config.nodata,
             channels=config.channels,
+            class_names=table.pairs.class_names,
         )
         try:
             with _new_file(output / INDEX) as path:
