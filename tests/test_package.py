@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
-from tests.test_docs import ROOT, list_tracked
+from tests.test_docs import ROOT, list_tracked, read_pyproject
 
 BUILD = (
     "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
@@ -51,6 +53,26 @@ def test_no_name_is_newer_than_the_oldest_python() -> None:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ImportFrom) and node.module == "typing":
                 assert not {name.name for name in node.names} & newer, path
+
+
+def test_each_library_that_is_imported_is_declared() -> None:
+    """One that another library brings may be gone with that library's next version."""
+    project = read_pyproject()["project"]
+    extras = project["optional-dependencies"]
+    users = [extras[name] for name in extras.keys() - {"dev", "docs", "mutation"}]
+    declared = {
+        re.split(r"[^\w-]", line)[0].replace("_", "-").lower()
+        for line in sum(users, project["dependencies"])
+    }
+    providers = packages_distributions()
+    for path in (ROOT / "unet_ddp").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+            for name in {name.partition(".")[0] for name in names} - {*sys.stdlib_module_names}:
+                found = {each.replace("_", "-").lower() for each in providers.get(name, [])}
+                assert name == "unet_ddp" or not found or found & declared, (path, name)
 
 
 @pytest.mark.thorough

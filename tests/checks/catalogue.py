@@ -206,6 +206,13 @@ def then(change: Callable[[Path], object]) -> Callable[[Path], None]:
     return make
 
 
+def with_void(path: Path, one: int, void: int) -> None:
+    """Write a class's mask with this value in it, and void on the left."""
+    mask = np.where(pixels(path) > 0, one, 0)
+    mask[:, :4] = void
+    Image.fromarray(mask.astype(np.uint8)).save(path)
+
+
 def many_folders(path: Path) -> None:
     for number in range(14):
         shutil.copytree(path.parent, path.parents[1] / f"part{number}")
@@ -441,6 +448,8 @@ CASES = [
     Case("a class's mask of another size", then(lambda p: Image.new("L", (8, 9)).save(p)), 2, ("masks/tree/cx.png is 8x9", "masks/car/cx.png", "one size"), ["--overlap"]),
     Case("a class's mask in colour", then(lambda p: Image.fromarray(colours(pixels(p))).save(p)), 2, ("masks/tree/cx.png", "2 colours", "0 and one other value"), ["--overlap"]),
     Case("soft edges in a class's mask", then(lambda p: Image.fromarray(np.arange(768, dtype=np.uint16).astype(np.uint8).reshape(24, 32)).save(p)), 2, ("masks/tree/cx.png", "256 values", "0 and one other value"), ["--overlap"]),
+    Case("void in a class's mask", then(partial(with_void, one=1, void=255)), 2, ("masks/tree/cx.png: 3 values (0, 1, 255)", "if 255 marks pixels to ignore, train with --ignore-index 255"), ["--overlap"]),
+    Case("void in a class's mask, named", then(partial(with_void, one=255, void=7)), 0, ("classes: car, tree, which may overlap; 7 is ignored",), ["--overlap", "--ignore-index", "7"]),
     Case("folders of sixteen classes", then(many_folders), 2, ("16 folders of classes", "at most 15"), ["--overlap"]),
     Case("an empty folder among them", then(lambda p: (p.parents[1] / "sign").mkdir()), 0, ("masks/sign: contains no masks",), ["--overlap"]),
     Case("a page for each class", as_pages, 2, ("x.tif", "several frames or pages")),

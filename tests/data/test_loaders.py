@@ -360,7 +360,7 @@ def test_one_rank_of_a_machine_removes_what_the_cache_has_not_used_for_a_month(
 def test_samples_stay_in_memory_if_they_take_a_tenth_of_what_is_free(
     folder: Path, monkeypatch: pytest.MonkeyPatch, less: int, is_kept: bool
 ) -> None:
-    needed = SampleMemory.needed(8, COLOUR, pixels=520)
+    needed = SampleMemory.needed(8, COLOUR, pixels=520, num_ids=2)
     monkeypatch.setattr(module, "free_memory", lambda device: 10 * needed - less)
     world = World(local_size=2)  # which share it
     loaders = build_loaders(configured(), prepared(folder), image_format=COLOUR, world=world)

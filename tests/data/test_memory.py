@@ -37,9 +37,9 @@ PAIR = Pair("a", Path("a.png"), Path("a_mask.png"))
 def make_memory(
     count: int, image_format: ImageFormat, *, pixels: int, world: World | None = None
 ) -> SampleMemory:
-    needed = SampleMemory.needed(count, image_format, pixels=pixels)
+    needed = SampleMemory.needed(count, image_format, pixels=pixels, num_ids=2)
     (memory,) = share_memory([needed], world or World())
-    return SampleMemory(memory, image_format, pixels=pixels)
+    return SampleMemory(memory, image_format, pixels=pixels, num_ids=2)
 
 
 def make_dataset(folder: Path, memory: SampleMemory | None) -> SegmentationDataset:

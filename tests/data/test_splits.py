@@ -52,6 +52,9 @@ CARS = [f"car{c}x_{view:02d}" for c in "abcdef" for view in range(16)]
         ([f"patient{s}_slice{n:02d}" for s in range(5) for n in range(4)], 5),
         ([f"v{s}x{n}" for s in range(5) for n in range(4)], 0),  # nothing between
         ([f"drive{d}_f{n:05d}" for d in range(4) for n in range(5)], 4),
+        ([f"P{s}_slice{n}_0000" for s in range(5) for n in range(4)], 5),  # nnU-Net's channel
+        ([f"case{s}_0000" for s in range(9)], 0),
+        ([f"film{s}_{n:04d}" for s in range(5) for n in range(4)], 5),  # it is a frame
     ],
 )
 def test_groups_are_detected_with_care(items: list[str], groups: int) -> None:

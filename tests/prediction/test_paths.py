@@ -47,6 +47,12 @@ def test_what_an_earlier_prediction_wrote_is_no_image(here: Path) -> None:
     assert names("p/a_mask.png") == ["p/a_mask.png"]  # named: meant
 
 
+def test_a_mask_of_a_class_has_others_beside_it(here: Path) -> None:
+    """Classes that overlap are two or more: a single file of such a name is an image."""
+    touch("q/a.png", "q/a_mask_car.png", "q/a_mask_tree.png", "q/b.png", "q/b_mask_2.png")
+    assert names("q") == ["q/a.png", "q/b.png", "q/b_mask_2.png"]
+
+
 def test_patterns_may_be_recursive_or_a_files_name(here: Path) -> None:
     touch("p/a.png", "p/q/b.jpg", "p/q/c.txt.png", "p/[1].png")
     assert names("p/**/*.*") == ["p/[1].png", "p/a.png", "p/q/b.jpg", "p/q/c.txt.png"]

@@ -119,7 +119,13 @@ def check_dataset(
         groups = group_names(training, config.group_pattern) if split else {}
         pairs = collect([*training, *(validation or [])])
         planes = bool(called(config, "check_planes"))
-        scanned, errors = scan(pairs, nodata=config.nodata, channels=config.channels, planes=planes)
+        scanned, errors = scan(
+            pairs,
+            nodata=config.nodata,
+            channels=config.channels,
+            planes=planes,
+            ignore=config.ignore_index,
+        )
         split = _skip_bad(report, errors, split, skip_bad)
         if not scanned:
             return None

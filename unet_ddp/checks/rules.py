@@ -223,6 +223,7 @@ def common_values(table: Table) -> MaskValues:
         rgb=table.kinds[0].mask.has_colour_values,
         palette=_common_palette(table),
         lossy=lossy[0] if lossy else None,
+        names=table.pairs.class_names,
     )
 
 

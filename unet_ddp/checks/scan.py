@@ -85,11 +85,13 @@ def scan(
     nodata: float | None = None,
     channels: int | None = None,
     planes: bool = False,
+    ignore: int | None = None,
 ) -> tuple[list[ScannedPair], dict[str, str]]:
     """Return the metadata of every pair, and why others can't be read, by name.
 
     All cores read, behind a bar if this is a terminal. `nodata` and `channels` describe the
-    data set; None: each image's own, without alpha. `planes`: masks may have a band for each class.
+    data set; None: each image's own, without alpha. `planes`: masks may have a band for each class, `ignore`:
+    the value in them of pixels to ignore.
     """
     files = []
     for pair in pairs:
@@ -100,8 +102,8 @@ def scan(
     readers = [sorted({each.missing() for each in find_readers(paths)}), describe_readers(paths)]
     key = f"{READERS} {pairs[0].mask.parent.resolve()} {nodata} {channels} {readers}"
     if planes:
-        key += " planes"
-    scanner = _Scanner(pairs, nodata, channels, planes, find("extras", "open_scans")(key))
+        key += f" planes {ignore}"
+    scanner = _Scanner(pairs, nodata, channels, planes, ignore, find("extras", "open_scans")(key))
     bar = partial(tqdm, unit="file", leave=False, disable=hides_bars())
     try:
         found: list[Any] = list(bar(scanner.read_all(files), "checking files", len(files)))
@@ -127,6 +129,7 @@ class _Scanner:
     nodata: float | None
     channels: int | None
     planes: bool
+    ignore: int | None
     known: Any  # what earlier scans found
 
     def read_all(self, files: list[ScannedFile]) -> Iterator[Metadata | UserError]:
@@ -153,7 +156,7 @@ class _Scanner:
         found: Metadata
         try:
             planes = is_mask and self.planes
-            with self.pairs.local(path) as local, Source(local, planes) as source:
+            with self.pairs.local(path, self.ignore) as local, Source(local, planes) as source:
                 if is_mask:
                     found = read_mask_metadata(source)
                 else:

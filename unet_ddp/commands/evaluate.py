@@ -171,7 +171,8 @@ def find_job(config: EvaluateConfig) -> Job:
     labels = check_described(model, source)[1]
     if config.threshold is not None and not labels.is_binary:
         raise UserError(
-            f"--threshold {config.threshold}: for two classes, {source} has {labels.num_classes}"
+            f"--threshold {config.threshold:g}: is for two classes, {source} has {labels.num_classes} and "
+            f"takes {labels.decision}; leave it out"
         )
     groups: dict[str, str] = {}
     if config.images is None:

@@ -35,6 +35,7 @@ class MaskValues:
     rgb: bool = False
     palette: tuple[Colour, ...] | None = None  # colours of the indices, if all masks have the same
     lossy: str | None = None  # a mask with lossy compression, if there is one
+    names: tuple[str, ...] = ()  # see `Pairs.class_names`
 
     @property
     def values(self) -> list[int]:

@@ -207,14 +207,14 @@ def keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: Worl
     kept = []
     for dataset in datasets:
         is_plain = dataset.store is None and dataset.draw is None and not dataset.pairs.is_remote
-        # Masks of more than 256 ids have two bytes a pixel, and what is kept has one.
-        if is_plain and len(dataset) and dataset.labels.num_ids <= 256:
+        if is_plain and len(dataset):
             kept.append(dataset)
-    needed = [SampleMemory.needed(len(one), image_format, pixels=pixels) for one in kept]
+    how: dict[str, Any] = {"pixels": pixels, "num_ids": datasets[0].labels.num_ids}
+    needed = [SampleMemory.needed(len(one), image_format, **how) for one in kept]
     if FORK is None or sum(needed) > _KEPT_SHARE * free_memory(_CPU):
         needed = []
     for dataset, memory in zip(kept, share_memory(needed, world), strict=False):
-        dataset.store = SampleMemory(memory, image_format, pixels=pixels)
+        dataset.store = SampleMemory(memory, image_format, **how)
 
 
 def _validation_batch(image_format: ImageFormat, size: Size | None) -> int:

@@ -27,7 +27,7 @@ _SIDES = {
 }  # fmt: skip
 _NAMES = "name masks like their images, or remove the image"
 _OTHERS = "export others as TIFF or PNG; python -m unet_ddp import makes masks of annotations"
-_CLASSES = "if its folders are classes, make masks of them with python -m unet_ddp import"
+_CLASSES = "if its folders are classes, make masks of them with python -m unet_ddp import; --overlap needs at least two"
 _SHOWN = 3  # problems in one error; the doctor lists all
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from unet_ddp.data.masks import Ids, Size
+from unet_ddp.data.masks import Size
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.readers.base import ImageFormat, Pixels
 from unet_ddp.distributed.hosts import host_id
@@ -23,8 +24,8 @@ UNUSED_DAYS = 30  # after which a file of a cache is removed
 _SIZE = struct.Struct("<2Q")  # height and width; 0 for a sample that is not there yet
 
 
-Arrays = tuple[Pixels, Ids]
-"""Image (H, W, C) and class ids (H, W)."""
+Arrays = tuple[Pixels, NDArray[Any]]
+"""Image (H, W, C) and class ids (H, W), uint8 or, of more than 256, int16."""
 
 
 class SampleStore(Protocol):
@@ -43,12 +44,18 @@ def remove_unused(files: Iterable[Path]) -> None:
                 path.unlink()
 
 
-def unpack(stored: Any, image_format: ImageFormat, size: Size, first: int) -> Arrays:
+def id_bytes(num_ids: int) -> int:
+    """Return the bytes of a class id, of which there are so many."""
+    return 1 if num_ids <= 256 else 2
+
+
+def unpack(stored: Any, image_format: ImageFormat, size: Size, first: int, num_ids: int) -> Arrays:
     """Return the sample of a size that is stored from the byte `first` on, image before mask."""
     pixels = size[0] * size[1]
     channels = image_format.channels
     image = np.frombuffer(stored, image_format.dtype, pixels * channels, first)
-    ids = np.frombuffer(stored, np.uint8, pixels, first + image.nbytes)
+    kind = np.uint8 if id_bytes(num_ids) == 1 else np.int16
+    ids = np.frombuffer(stored, kind, pixels, first + image.nbytes)
     return image.reshape(*size, channels), ids.reshape(size)
 
 
@@ -62,17 +69,20 @@ class SampleMemory:
         memory: of `needed` bytes, all 0; see `share_memory`.
         image_format: of all images.
         pixels: of the largest image, after scaling.
+        num_ids: of all classes.
     """
 
-    def __init__(self, memory: mmap.mmap, image_format: ImageFormat, *, pixels: int) -> None:
-        self._format = image_format
-        self._slot = self.needed(1, image_format, pixels=pixels)
+    def __init__(
+        self, memory: mmap.mmap, image_format: ImageFormat, *, pixels: int, num_ids: int
+    ) -> None:
+        self._format, self._num_ids = image_format, num_ids
+        self._slot = self.needed(1, image_format, pixels=pixels, num_ids=num_ids)
         self._memory = memory
 
     @staticmethod
-    def needed(count: int, image_format: ImageFormat, *, pixels: int) -> int:
+    def needed(count: int, image_format: ImageFormat, *, pixels: int, num_ids: int) -> int:
         """Return the bytes that `count` samples of up to `pixels` need."""
-        return count * (_SIZE.size + image_format.bytes_with_mask(1, pixels))
+        return count * (_SIZE.size + image_format.bytes_with_mask(1, pixels, id_bytes(num_ids)))
 
     def load(self, row: int, pair: Pair, decode: Callable[[Pair], Arrays]) -> Arrays:
         """Return a copy of the sample, which is decoded the first time."""
@@ -80,7 +90,7 @@ class SampleMemory:
         first = place + _SIZE.size
         height, width = _SIZE.unpack_from(self._memory, place)
         if height * width:  # another process may be writing them
-            image, ids = unpack(self._memory, self._format, (height, width), first)
+            image, ids = unpack(self._memory, self._format, (height, width), first, self._num_ids)
             return image.copy(), ids.copy()
         image, ids = decode(pair)
         stored = image.tobytes() + ids.tobytes()

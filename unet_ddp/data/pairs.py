@@ -82,6 +82,11 @@ class Pairs(Sequence[Pair]):
         """The `Table` of an earlier scan of the set that these are part of; None for files."""
         return None
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes of which a mask's value has a bit each, where the masks' place gives them."""
+        return ()
+
     def names(self) -> Iterator[str]:
         """Yield the names."""
         return (pair.name for pair in self)
@@ -130,12 +135,16 @@ class Pairs(Sequence[Pair]):
         image, mask = self._files[row]
         return Pair("", Path(os.fsdecode(image)), Path(os.fsdecode(mask)))
 
-    def local(self, path: Path) -> AbstractContextManager[Path]:
+    def local(self, path: Path, ignore: int | None = None) -> AbstractContextManager[Path]:
         """Return a context with a file of this machine that has the content of `path`.
 
-        Its errors name `path`.
+        Its errors name `path`. `ignore` is the value of ignored pixels, where masks of classes become one.
         """
         return nullcontext(path)
+
+    def files_of(self, path: Path) -> Sequence[Path]:
+        """Return the files of this machine whose content `path` has."""
+        return [path]
 
     def fetch_ahead(self, paths: Iterable[Path]) -> None:
         """Begin to fetch files that are needed next, and drop the files of an earlier call."""

@@ -27,6 +27,9 @@ OWN_FOLDER = "validation has its own folder"
 
 # view 07 of car 0ee135a3cccc, frame f00930 of drive 0006R0, slice001 of folder vol1
 _NUMBERED = re.compile(r"^(.*[^_\-. /])[_\-. /]+[A-Za-z]*\d+$")
+_OF_NNUNET = re.compile(
+    r"^(.*[^_\-. /])[_\-. /]+[A-Za-z]*\d+_0000$"
+)  # the first channel, in all names
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,10 @@ def _group(pairs: Pairs, pattern: str | None, seed: int) -> _Groups:
         return _Groups(pairs, seed, labels, "{} groups by --group-pattern")
     if pairs.groups() is not None:
         return _Groups(pairs, seed, lambda: pairs.groups() or (), "{} groups by the list")
-    groups = _Groups(pairs, seed, partial(_group_by_name, _NUMBERED, pairs))
+    numbered = _NUMBERED
+    if all(name.endswith("_0000") for name in pairs.names()):
+        numbered = _OF_NNUNET
+    groups = _Groups(pairs, seed, partial(_group_by_name, numbered, pairs))
     if 3 <= len(groups.sizes) < len(pairs):  # a prefix common to all is no group
         name, size = groups.largest
         groups.how = f"{len(groups.sizes)} groups by name, e.g. {name} ({size} images)"

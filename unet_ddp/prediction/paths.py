@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -105,16 +106,30 @@ def _without_outputs(paths: Iterable[Path]) -> list[Path]:
         if can_read(path.suffix.lower()) and not path.name.startswith(".") and not path.is_dir()
     ]
     known = {path.with_suffix("") for path in images}
-    return [path for path in images if known.isdisjoint(_origins(path))]
+    # Classes that overlap are two or more, and each has a mask; a single file of such a name is an image.
+    masks = Counter(_origin_of_class(path, "_mask_") for path in images)
+    known_of_classes = {origin for origin in known if masks[origin] > 1}
+    return [
+        path
+        for path in images
+        if known.isdisjoint(_origins(path))
+        and _origin_of_class(path, "_mask_") not in known_of_classes
+    ]
 
 
 def _origins(path: Path) -> list[Path]:
     """Return what `path` would be the mask, overlay or probability of, without suffix."""
     stem = path.stem
     origins = [stem.removesuffix(end) for end in _OUTPUT_ENDINGS if stem.endswith(end)]
-    if path.suffix.lower() == ".png":
-        origins += [stem.rpartition(infix)[0] for infix in ("_probability_", "_mask_")]
-    return [path.with_name(origin) for origin in origins if origin]
+    found = [path.with_name(origin) for origin in origins if origin]
+    of_class = _origin_of_class(path, "_probability_")
+    return [*found, of_class] if of_class else found
+
+
+def _origin_of_class(path: Path, infix: str) -> Path | None:
+    """Return what `path` would be an output of a class of, without suffix."""
+    origin = path.stem.rpartition(infix)[0]
+    return path.with_name(origin) if origin and path.suffix.lower() == ".png" else None
 
 
 # -- what is written ------------------------------------------------------------------------

@@ -153,8 +153,8 @@ class Predictor:
         if threshold is None:
             return
         if not self.labels.is_binary:
-            found = f"is for two classes, this network has {self.labels.num_classes}"
-            raise UserError(f"--threshold {threshold:g}: {found}; leave it out")
+            found = f"this network has {self.labels.num_classes} and takes {self.labels.decision}"
+            raise UserError(f"--threshold {threshold:g}: is for two classes, {found}; leave it out")
         if not 0 < threshold < 1:
             raise UserError(f"--threshold {threshold:g}: must be above 0 and below 1")
 

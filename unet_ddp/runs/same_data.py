@@ -106,13 +106,15 @@ def _sample(count: int) -> list[int]:
 
 
 def _measure(pairs: Pairs, path: Path, stamp: Stamp | None, *, reads: bool) -> int:
-    """Return the checksum of a file if it `reads` it, else its size; -1 without a file."""
+    """Return the checksum of a path's files if it `reads` them, else their size; -1 without a file."""
     try:
         if not reads:
             return (stamp or find_stamp(path))[0]
-        with pairs.local(path) as local:
-            return zlib.crc32(local.read_bytes())
-    except (OSError, UserError):
+        checksum = 0
+        for file in pairs.files_of(path):
+            checksum = zlib.crc32(file.read_bytes(), checksum)
+        return checksum
+    except OSError:
         return -1
 
 

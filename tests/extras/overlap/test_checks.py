@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from unet_ddp.checks.check import check_dataset, prepare_data
 from unet_ddp.cli import parse_train
 from unet_ddp.config import DataConfig
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.data.matching import Report
+from unet_ddp.data.masks import IGNORE_ID
+from unet_ddp.data.matching import Report, find_pairs
 from unet_ddp.errors import UserError
 
 IDS = (1, 2, 3, 4)
@@ -69,6 +71,27 @@ def test_folders_that_do_not_overlap_are_for_the_import(folder: Path) -> None:
     assert any("exclusive classes usually learn better" in line for line in report.warnings)
 
 
+def test_void_in_the_masks_of_a_class(folder: Path) -> None:
+    for k in IDS:
+        save(folder / "m" / "organ" / f"{k}.png", plane(0, 4, 1) | plane(0, 1))
+        save(folder / "m" / "tumour" / f"{k}.png", plane(3, 5, 1))
+        save(folder / "m" / "vessel" / f"{k}.png", plane(5, 6))  # 255 alone
+    flags = ["--overlap", "--ignore-index", "255"]
+    report = check(folder, *flags)
+    assert "3 values (0, 1, 255)" in check(folder, "--overlap").problems[0]
+    assert (report.problems, report.notes[0][:6]) == ([], "25.0 %")
+    assert "classes: organ, tumour, vessel, which may overlap; 255 is ignored" in report.notes
+    data = prepare_data(configure(folder, *flags), seed=0)
+    dataset = SegmentationDataset(data.split.training, data.labels, data.format, scale=1.0)
+    for ids in (dataset.read_truth(0), dataset[0, 0].mask.numpy()):
+        assert [ids[row, 0] for row in range(6)] == [IGNORE_ID, 1, 1, 3, 2, IGNORE_ID]
+    for name in ("organ", "tumour"):
+        for k in IDS:
+            save(folder / "m" / name / f"{k}.png", plane(0, 4))
+    (problem,) = check(folder, *flags).problems
+    assert problem.startswith("--ignore-index 255: all masks are empty but for it")
+
+
 def test_masks_that_lack(folder: Path) -> None:
     for k in IDS[:3]:
         (folder / "m" / "vessel" / f"{k}.png").unlink()
@@ -109,3 +132,25 @@ def test_a_page_for_each_class(folder: Path) -> None:
     assert [has[3, 0] for has in data.labels.planes(ids)] == [True, True]
     with pytest.raises(UserError, match="holds several frames or pages"):
         prepare_data(configure(folder, *flags[:2]), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "left"), [("vessel", "organ, tumour"), ("", "nerve, organ, tumour, vessel")]
+)
+def test_a_network_wants_a_folder_for_each_of_its_classes(
+    folder: Path, change: str, left: str
+) -> None:
+    """Without the folder, what is found of the class would all be wrong, and nobody told."""
+    data = prepare_data(configure(folder, "--overlap"), seed=0)
+    if change:
+        shutil.rmtree(folder / "m" / change)
+    else:
+        save(folder / "m" / "nerve" / "1.png", plane(0, 1))
+    pairs = find_pairs(folder / "i", folder / "m", planes=True)
+    dataset = SegmentationDataset(pairs, data.labels, data.format, scale=1.0)
+    with pytest.raises(UserError) as raised:
+        dataset.read_truth(0)
+    assert str(raised.value) == (
+        f"{folder}/m: its folders with masks are {left}; the network's classes are organ, tumour, vessel: give it a "
+        "folder for each, with a black mask if a class occurs nowhere"
+    )

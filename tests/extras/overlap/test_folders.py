@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -133,13 +134,17 @@ def test_what_is_wrong_with_the_names(folder: Path) -> None:
         ([0, 7], [0, 1], ""),
         ([0, 0], [0, 0], ""),
         ([255, 255], [1, 1], ""),
-        ([0, 1, 255], None, r"3 values .* for ignored pixels, save bit fields"),
+        (
+            [0, 1, 255],
+            None,
+            r"3 values .*; if 255 marks pixels to ignore, train with --ignore-index 255$",
+        ),
         (
             [0, 1, 2],
             None,
             r"3 values \(0, 1, 2\); the mask of a class .* has 0 and one other value",
         ),
-        ([0, 90, 180, 255], None, r"4 values \(0, 90, 180, 255\)"),
+        ([0, 90, 180, 255], None, r"4 values \(0, 90, 180, 255\); .* 0 and one other value$"),
     ],
 )
 def test_values_of_a_class(
@@ -154,6 +159,23 @@ def test_values_of_a_class(
         assert str(raised.value).startswith(f"{path}: ")
     else:
         np.testing.assert_array_equal(read_codes(mask), [expected] * 6)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0, 1, 255], [0, 1, IGNORED]),
+        ([0, 0, 255], [0, 0, IGNORED]),  # alone, 255 is the class
+        ([0, 7, 7], [0, 1, 1]),
+    ],
+)
+def test_ignored_pixels_of_a_class_are_ignored_in_all(
+    folder: Path, values: list[int], expected: list[int]
+) -> None:
+    save(folder / "m" / "organ" / "b.PNG", np.array([values] * 6, np.uint8))
+    save(folder / "m" / "tumour" / "b.png", np.array([[0, 0, 3]] * 6, np.uint8))
+    with_tumour = np.array([expected] * 6) | [0, 0, 2]
+    np.testing.assert_array_equal(read_codes(find(folder)[0].mask, ignore=255), with_tumour)
 
 
 @pytest.mark.parametrize(
@@ -237,3 +259,17 @@ def test_a_resumed_run_notices_other_masks(folder: Path) -> None:
     save(folder / "m" / "tumour" / "b.png", plane(1, 4))
     after = measure()
     assert (before[0] == after[0], before[1] == after[1]) == (False, True)
+
+
+def test_a_resumed_run_compares_the_bytes_of_the_files(folder: Path) -> None:
+    """Not those of a PNG that is made of them, which depend on the version of zlib."""
+    found = measure_files(Split(find(folder), Pairs(), "")).tolist()
+    files = [
+        folder / "m" / each / "sub" / f"a.{end}"
+        for each, end in (("organ", "png"), ("tumour", "tif"))
+    ]
+    assert found[1][1] == zlib.crc32(b"".join(path.read_bytes() for path in files))
+    files[1].write_bytes(b"")  # it can't be decoded, but is there
+    assert measure_files(Split(find(folder), Pairs(), ""))[1, 1] == zlib.crc32(
+        files[0].read_bytes()
+    )

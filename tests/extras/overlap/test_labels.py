@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cache.samples import SampleCache
 from unet_ddp.extras.overlap.activation import Sigmoid
-from unet_ddp.extras.overlap.bits import find_truth
+from unet_ddp.extras.overlap.bits import MOST_CLASSES, find_truth
 from unet_ddp.extras.overlap.labels import OverlapLabels
 from unet_ddp.extras.overlap.rules import infer_overlap_labels
 from unet_ddp.settings import with_values
@@ -112,6 +112,20 @@ def test_classes_are_the_bits_that_occur() -> None:
     assert infer([0, 0xFF0000], rgb=True).num_classes == 3
 
 
+def test_the_value_that_predictions_give_pixels_without_data_is_no_class_unasked() -> None:
+    values = [0, 1, 3, 128]
+    named = infer(values, class_names=("a", "b"))
+    assert named.num_classes == 2 and not named.doubt(values, "")
+    assert infer(values, ignore_index=128).num_classes == 2
+    (warning,) = infer(values).doubt(values, "")
+    assert warning == (
+        "mask value 128 is class 8, and class 7 occurs nowhere: if 128 is of pixels without data, as in "
+        "predictions, use --ignore-index 128"
+    )
+    for others in ([0, 1, 3], [0, 1, 64, 128]):
+        assert not infer(others).doubt(others, "")
+
+
 @pytest.mark.parametrize(
     ("values", "settings", "message"),
     [
@@ -129,19 +143,33 @@ def test_values_that_are_no_bits_are_refused(
         make_labels(2).to_ids(np.array([[4]], np.int32), PATH)
 
 
-def test_more_than_seven_classes_are_not_kept_as_bytes(tmp_path: Path) -> None:
-    """They have two bytes a pixel, and the cache and the memory keep one."""
-    wanted = ImageFormat(3)
-    how: dict[str, Any] = {"scale": 1.0, "resize_masks": False}
-    SampleCache(tmp_path, make_labels(7), wanted, **how)
-    with pytest.raises(UserError, match=r"--cache: keeps masks of one byte a pixel, and 8 classes"):
-        SampleCache(tmp_path, make_labels(8), wanted, **how)
-    for count, is_kept in ((7, True), (8, False)):
-        folder = tmp_path / str(count)
-        for name in ("imgs", "masks"):
-            (folder / name).mkdir(parents=True)
-            Image.fromarray(np.ones((16, 16), np.uint8)).save(folder / name / "a.png")
-        pairs = find_pairs(folder / "imgs", folder / "masks")
-        data = SegmentationDataset(pairs, make_labels(count), ImageFormat(1), scale=1.0)
-        keep_in_memory([data], 256, World())
-        assert (data.store is not None) == is_kept
+@pytest.mark.parametrize("store", ["cache", "memory"])
+@pytest.mark.parametrize("count", [7, 8, 15])
+def test_masks_of_more_than_seven_classes_are_kept_too(
+    tmp_path: Path, count: int, store: str
+) -> None:
+    """In two bytes a pixel, of images of an odd number of bytes."""
+    values = (np.arange(35, dtype=np.uint16).reshape(5, 7) * 937) % (1 << count)
+    values[0, 0] = 1 << MOST_CLASSES
+    for name in ("imgs", "masks"):
+        (tmp_path / name).mkdir()
+    Image.fromarray(np.ones((5, 7), np.uint8)).save(tmp_path / "imgs" / "a.png")
+    Image.fromarray(values).save(tmp_path / "masks" / "a.png")
+    pairs, labels, wanted = (
+        find_pairs(tmp_path / "imgs", tmp_path / "masks"),
+        make_labels(count),
+        ImageFormat(1),
+    )
+    data = SegmentationDataset(pairs, labels, wanted, scale=1.0)
+    if store == "cache":
+        data.store = SampleCache(tmp_path, labels, wanted, scale=1.0, resize_masks=False)
+    else:
+        keep_in_memory([data], 35, World())
+    assert data.store is not None
+    ids = labels.to_ids(values.astype(np.int32), PATH)
+    decoded = data[0, 0]
+    assert not isinstance(decoded, UserError) and (decoded.mask.numpy() == ids).all()
+    kept = data.store.load(0, pairs[0], Mock(side_effect=AssertionError("is not kept")))
+    assert kept[1].dtype == ids.dtype and (kept[1] == ids).all() and (kept[0] == 1).all()
+    again = data[1, 0]
+    assert not isinstance(again, UserError) and torch.equal(again.mask, decoded.mask)

@@ -174,7 +174,8 @@ def test_masks_of_an_earlier_prediction_are_read_again(
         ("--rle", "--rle: its format has background and one class, this network has disc, square"),
         (
             "--threshold=0.3",
-            "--threshold 0.3: is for two classes, this network has 2",
+            "--threshold 0.3: is for two classes, this network has 2 and takes each class from its own "
+            "threshold on; leave it out",
         ),
     ],
 )

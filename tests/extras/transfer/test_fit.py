@@ -17,6 +17,7 @@ from unet_ddp.checkpoints.weights import SavedModel, State, build_blank, read_mo
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
+from unet_ddp.extras.overlap.labels import OverlapLabels
 from unet_ddp.extras.transfer.fit import (
     FittedWeights,
     adapt_bands,
@@ -30,6 +31,7 @@ PLAIN = Architecture("unet", 3, 3, None, 4)
 SMP = Architecture("unet", 3, 2, "resnet18")
 FILE = Path("x.pt")
 STREET = Labels((0, 1, 2), names=("road", "car", "tree"))
+ORGANS = OverlapLabels((1, 2), names=("organ", "tumour"))
 
 
 def new_network(architecture: Architecture = PLAIN, seed: int = 1) -> nn.Module:
@@ -102,6 +104,11 @@ def test_the_same_classes_are_taken_as_they_are() -> None:
         (Labels((0, 255)), Labels((0, 1, 255)), [0, None, 1]),
         (Labels((0, 0xFF), rgb=True), Labels((0, 0xFF, 7), rgb=True), [0, 1, None]),
         (Labels((0, 1, 2)), Labels((0, 1, 2), rgb=True), [None] * 3),  # grey 1 is not #000001
+        (Labels((0, 255)), ORGANS, [None, None]),  # a background is no organ
+        (Labels((0, 1, 2)), ORGANS, [None, None]),  # 2 is the second bit
+        (Labels((0, 1), names=("rest", "tumour")), ORGANS, [None, 1]),
+        (ORGANS, Labels((0, 255)), [None, None]),
+        (replace(ORGANS, names=None), ORGANS, [0, 1]),
     ],
 )
 def test_the_same_class_is_found(old: Labels, new: Labels, rows: list[int | None]) -> None:

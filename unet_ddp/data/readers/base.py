@@ -79,9 +79,9 @@ class ImageFormat:
     fill: tuple[float, ...] = ()  # the value for each channel that replaces it
     ground_resolution: float | None = None  # metres of a pixel at scale 1; see `ground_scale`
 
-    def bytes_with_mask(self, height: int, width: int) -> int:
+    def bytes_with_mask(self, height: int, width: int, id_bytes: int = 1) -> int:
         """Return the bytes of an image of this size together with its class ids."""
-        return height * width * (self.channels * np.dtype(self.dtype).itemsize + 1)
+        return height * width * (self.channels * np.dtype(self.dtype).itemsize + id_bytes)
 
 
 @dataclass(frozen=True)

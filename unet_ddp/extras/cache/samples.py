@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,12 +28,12 @@ from numpy.typing import NDArray
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
-from unet_ddp.data.memory import Arrays, remove_unused, unpack
+from unet_ddp.data.memory import Arrays, id_bytes, remove_unused, unpack
 from unet_ddp.data.pairs import Pair, find_stamp
 from unet_ddp.data.readers.base import ImageFormat, Pixels
 from unet_ddp.data.readers.read import READERS, describe_readers
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, one_line
+from unet_ddp.errors import one_line
 from unet_ddp.files import cache_folder, refuse_special, replacing
 
 _HEADER = struct.Struct("<24s8s3Q8x")  # 64 bytes: magic, dtype, height, width, channels
@@ -78,11 +79,6 @@ class SampleCache:
     ) -> None:
         self.folder = folder / "samples"
         self._format = image_format
-        if labels.num_ids > 256:
-            raise UserError(
-                f"--cache: keeps masks of one byte a pixel, and {labels.num_classes} classes that overlap "
-                "need two; leave it out"
-            )
         self._num_ids = labels.num_ids
         versions = [f"unet_ddp {READERS}"]
         for name in _DECODERS:  # another version may decode to other pixels
@@ -142,15 +138,17 @@ class SampleCache:
             _, _, height, width, _ = _HEADER.unpack_from(stored)
         except (OSError, ValueError, struct.error):  # ValueError: an empty file
             return None
-        size = _HEADER.size + self._format.bytes_with_mask(height, width)
+        size = self._format.bytes_with_mask(height, width, id_bytes(self._num_ids)) + _HEADER.size
         if stored[: _HEADER.size] != self._header(height, width) or len(stored) != size:
             return None
-        image, ids = unpack(stored, self._format, (height, width), _HEADER.size)
+        image, ids = unpack(
+            stored, self._format, (height, width), _HEADER.size, num_ids=self._num_ids
+        )
         if (ids[ids >= self._num_ids] != IGNORE_ID).any():
             return None
         return image, ids
 
-    def _write(self, path: Path, image: Pixels, ids: NDArray[np.uint8]) -> None:
+    def _write(self, path: Path, image: Pixels, ids: NDArray[Any]) -> None:
         """Write a sample, if there is room."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

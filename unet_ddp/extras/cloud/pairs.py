@@ -69,7 +69,7 @@ class CloudPairs(Pairs):
         """Return a pair."""
         return self[row]
 
-    def local(self, path: Path) -> AbstractContextManager[Path]:
+    def local(self, path: Path, ignore: int | None = None) -> AbstractContextManager[Path]:
         """Return a context with a copy of an object, or with the file of this machine."""
         return local_file(path)
 

@@ -42,7 +42,7 @@ def check_planes(config: DataConfig, table: Table, values: MaskValues, report: R
         if folders[other] != folders[first]:
             listed = [f"{root} ({', '.join(folders[root])})" for root in (first, other)]
             return [f"other folders in {listed[0]} than in {listed[1]}: give both the same classes"]
-    shared = _Shared(values, config, folders.get(first, ()))
+    shared = _Shared(values, config)
     if not overlaps:
         return [f"{first}: a folder for each class, and {shared.advise(first)}"]
     report.notes += shared.describe()
@@ -71,10 +71,11 @@ def _find_roots(table: Table) -> list[Path]:
 class _Shared:
     """The pixels that are in two classes or more."""
 
-    def __init__(self, values: MaskValues, config: DataConfig, folders: Sequence[str]) -> None:
-        kept = {v: n for v, n in values.counts.items() if v != config.ignore_index}
+    def __init__(self, values: MaskValues, config: DataConfig) -> None:
+        ignore = None if values.names else config.ignore_index  # in codes of folders, it is a bit
+        kept = {v: n for v, n in values.counts.items() if v != ignore}
         codes = {value: _code_of(value, rgb=values.rgb) for value in kept}
-        names = list(folders or config.class_names or ())
+        names = list(values.names or config.class_names or ())
         names += [str(k + 1) for k in range(len(names), 16)]
         self.labelled = self.pixels = 0
         pairs: Counter[tuple[int, int]] = Counter()

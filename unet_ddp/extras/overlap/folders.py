@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unet_ddp.data.masks import Flags
 from unet_ddp.data.matching import detect_suffix, files_by_name
 from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, find_stamp
-from unet_ddp.data.readers.bands import MOST_PLANES, join_planes
+from unet_ddp.data.readers.bands import IGNORED_CODE, MOST_PLANES, join_planes
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, join_some
@@ -41,17 +39,23 @@ class ClassFolderPairs(Pairs):
                 problems.append(f"{pair.mask}: no folder has such a mask")
         return ClassFolderPairs(kept)
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the folders."""
+        marked = next(filter(None, (split_marked(pair.mask) for pair in self)), None)
+        return tuple(class_folders(marked[0])) if marked else ()
+
     def to_read(self, row: int) -> Pair:
         """Return the paths of a pair, and the stamp of its mask as it is now, after `share`."""
         return _stamped(super().to_read(row))
 
     @contextmanager
-    def local(self, path: Path) -> Iterator[Path]:
+    def local(self, path: Path, ignore: int | None = None) -> Iterator[Path]:
         """Yield the file, or a temporary PNG of the codes of all classes; an error names `path`."""
         if split_marked(path) is None:
             yield path
             return
-        codes = read_codes(path)
+        codes = read_codes(path, ignore)
         place = Path(tempfile.gettempdir())
         with write_errors(place, "make room, or set TMPDIR to another folder"):
             file = tempfile.NamedTemporaryFile(prefix="unet_ddp-", suffix=".png")  # noqa: SIM115
@@ -64,6 +68,12 @@ class ClassFolderPairs(Pairs):
                 yield Path(file.name)
             except UserError as error:
                 raise type(error)(str(error).replace(file.name, str(path))) from None
+
+    def files_of(self, path: Path) -> Sequence[Path]:
+        """Return the file itself, or the files of all classes."""
+        if split_marked(path) is None:
+            return [path]
+        return [file for file in class_files(path).values() if file is not None]
 
 
 def _stamped(pair: Pair) -> Pair:
@@ -177,13 +187,16 @@ def stamp_of(path: Path) -> Stamp:
 # -- their content -------------------------------------------------------------------------
 
 
-def read_codes(path: Path) -> Codes:
-    """Return the codes (H, W) of the classes' masks: see `join_planes`; a class without one has no pixel."""
-    files, planes = class_files(path), dict[str, Flags]()
+def read_codes(path: Path, ignore: int | None = None) -> Codes:
+    """Return the codes (H, W) of the classes' masks: see `join_planes`; a class without one has no pixel.
+
+    Pixels of the value `ignore` in any of them are IGNORED_CODE, besides the other classes' bits.
+    """
+    files, planes = class_files(path), dict[str, Codes]()
     for name, file in files.items():
         if file is None:
             continue
-        planes[name] = _read_plane(file)
+        planes[name] = _read_plane(file, ignore)
         first = next(iter(planes))
         if planes[name].shape != planes[first].shape:
             sizes = ["{1}x{0}".format(*planes[each].shape) for each in (name, first)]
@@ -194,11 +207,16 @@ def read_codes(path: Path) -> Codes:
     if not planes:
         raise UserError(f"{path}: no folder has such a mask")
     empty = np.zeros_like(next(iter(planes.values())))
-    return join_planes(planes.get(name, empty) for name in files)
+    kept = (planes.get(name, empty) for name in files)
+    codes = join_planes((plane != 0) & (plane != ignore) for plane in kept)
+    for plane in planes.values():
+        if (ignored := plane == ignore).any():
+            codes = codes | ignored * np.int32(IGNORED_CODE)
+    return codes
 
 
-def _read_plane(file: Path) -> Flags:
-    """Return where a mask of one class has it, (H, W).
+def _read_plane(file: Path, ignore: int | None) -> Codes:
+    """Return the values (H, W) of the mask of one class.
 
     Raises:
         UserError: it is not of one class.
@@ -207,12 +225,18 @@ def _read_plane(file: Path) -> Flags:
         header, codes = source.header, source.mask()
     if header.is_lossy:
         raise UserError(f"{file}: lossy compression changes values; save masks as PNG")
-    values: NDArray[np.generic] = np.unique(codes)
-    if header.has_colour_values or len(values[values != 0]) > 1:
+    values: list[int] = np.unique(codes).tolist()
+    found = [value for value in values if value not in (0, ignore)]
+    if header.has_colour_values or len(found) > 1:
         kind = "colours" if header.has_colour_values else "values"
-        shown = join_some(list(map(str, values.tolist())), _SHOWN)
-        raise UserError(
-            f"{file}: {len(values)} {kind}{'' if header.has_colour_values else f' ({shown})'}; the mask of a "
-            "class in a folder of its own has 0 and one other value; for ignored pixels, save bit fields"
+        shown = (
+            "" if header.has_colour_values else f" ({join_some(list(map(str, values)), _SHOWN)})"
         )
-    return np.asarray(codes != 0)
+        advice = ""
+        if len(found) == 2 and ignore is None:
+            advice = f"; if {found[1]} marks pixels to ignore, train with --ignore-index {found[1]}"
+        raise UserError(
+            f"{file}: {len(values)} {kind}{shown}; the mask of a class in a folder of its own has 0 and one other "
+            f"value{advice}"
+        )
+    return codes

@@ -113,42 +113,37 @@ class OverlapLabels(Labels):
 
     def to_ids(self, codes: Codes, path: Path) -> Ids:
         """Return the bit fields (H, W) of mask values (H, W), 255 where ignored; errors name `path`."""
-        values = codes.astype(np.int32)
-        ignored = (
-            (values == self.ignore) if self.ignore is not None else np.zeros_like(values, bool)
-        )
+        values, bits = codes.astype(np.int32), self._find_bits(path)
+        ignored = np.zeros_like(values, bool)
+        if self.ignore is not None and not split_marked(path):  # there it is no sum of bits
+            ignored = values == self.ignore
         if self.rgb:
             bands = unpack_colour(values)
             values = sum((band > 0).astype(np.int32) << k for k, band in enumerate(bands))
         else:
             ignored |= (values & IGNORED_BIT > 0) | (values == self.nodata)
-        order = self._find_order(path)
-        count = len(order) if order else self.num_classes
-        wrong = values[~ignored & ((values < 0) | (values >= 1 << count))]
+        limit = 1 << self.num_classes
+        wrong = values[~ignored & ((values < 0) | (values >= limit))]
         if wrong.size:
             raise UserError(
-                f"{path}: value {wrong[0]}; expected bits of {count} classes, 0 to {(1 << count) - 1}"
+                f"{path}: value {wrong[0]}; expected bits of {self.num_classes} classes, 0 to {limit - 1}"
             )
-        flags = [values & 1 << place > 0 for place in range(count)]
-        if order:
-            flags = [
-                flags[order[k]] if k in order else 0 * ignored for k in range(self.num_classes)
-            ]
-        ids = join_planes(flags, self.num_classes)
+        ids = join_planes((values & 1 << bit > 0 for bit in bits), self.num_classes)
         ids[ignored] = IGNORE_ID
         return ids
 
-    def _find_order(self, path: Path) -> dict[int, int]:
-        """Return the place among the folders of masks that each class has; empty if `path` is in none."""
-        if (marked := split_marked(path)) is None or self.names is None:
-            return {}
+    def _find_bits(self, path: Path) -> Sequence[int]:
+        """Return the place of each class's bit in a mask's values: among folders, that of its folder."""
+        marked = split_marked(path)
+        if marked is None or self.names is None:
+            return range(self.num_classes)
         folders = class_folders(marked[0])
-        if strange := sorted({*folders} - {*self.names}):
+        if {*folders} != {*self.names}:
             raise UserError(
-                f"{marked[0]}: folder {strange[0]} is no class of the network ({join_some(list(self.names), 12)}); "
-                "move or rename it"
+                f"{marked[0]}: its folders with masks are {', '.join(folders)}; the network's classes are "
+                f"{', '.join(self.names)}: give it a folder for each, with a black mask if a class occurs nowhere"
             )
-        return {self.names.index(name): place for place, name in enumerate(folders)}
+        return [folders.index(name) for name in self.names]
 
     def from_file(self, codes: Codes, path: Path) -> Mask:
         """Return the bit fields of a mask's values."""
@@ -207,6 +202,17 @@ class OverlapLabels(Labels):
         """Return a line with the classes."""
         ignored = f"; {self.show(self.ignore)} is ignored" if self.ignore is not None else ""
         return f"classes: {join_some(self.class_names, MOST_CLASSES)}, which may overlap{ignored}"
+
+    def doubt(self, values: Sequence[int], shown: str) -> list[str]:
+        """Return a warning if the last class may be pixels without data, which `nodata` marks."""
+        mark = 1 << SMALL
+        *others, last = sorted({*values} - {self.ignore})
+        if self.names or self.rgb or last != mark or max(others, default=0) >= mark >> 1:
+            return []
+        return [
+            f"mask value {mark} is class 8, and class 7 occurs nowhere: if {mark} is of pixels without data, as in "
+            f"predictions, use --ignore-index {mark}"
+        ]
 
     def describe_tuning(self) -> list[str]:
         """Return a line about the thresholds."""

@@ -9,8 +9,8 @@ import numpy as np
 from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.errors import UserError, join_some
-from unet_ddp.extras.overlap.bits import MOST_CLASSES
-from unet_ddp.extras.overlap.folders import class_folders, split_marked
+from unet_ddp.extras.overlap.bits import MOST_CLASSES, SMALL
+from unet_ddp.extras.overlap.folders import split_marked
 from unet_ddp.extras.overlap.labels import IGNORED_BIT, OverlapLabels
 
 _BANDS = 3  # of colour masks
@@ -27,17 +27,19 @@ def infer_overlap_labels(masks: MaskValues, config: DataConfig) -> OverlapLabels
             f"{masks.lossy}: --overlap: lossy compression changes the classes' bits; save the masks as "
             "PNG or TIFF"
         )
-    names = config.class_names
-    marked = split_marked(Path(next(iter(masks.examples.values()))))
-    if marked is not None:
-        folders = class_folders(marked[0])
-        if names is not None and {*names} != {*folders}:
-            raise UserError(
-                f"--class-names: {', '.join(names)}; the folders in {marked[0]} are {', '.join(folders)}: leave it "
-                "out, or name all of these"
-            )
-        names = names or tuple(folders)
-    values = [value & ~IGNORED_BIT for value in masks.values if value != config.ignore_index]
+    names, ignore = config.class_names, config.ignore_index
+    if masks.names:
+        names = names or masks.names
+        _check_names(names, masks)
+        ignore = None  # in codes of folders, the value to ignore is a bit
+    values = [value & ~IGNORED_BIT for value in masks.values if value != ignore]
+    if names is not None and len(names) <= SMALL:  # see `OverlapLabels.nodata`
+        values = [value for value in values if value != 1 << SMALL]
+    if config.ignore_index is not None and not any(values):
+        raise UserError(
+            f"--ignore-index {config.ignore_index}: all masks are empty but for it: there is nothing to segment; "
+            "check the masks, or leave it out"
+        )
     count = _BANDS if masks.rgb else max(values, default=0).bit_length()
     if names is not None and (len(names) < count or len({*names}) < len(names)):
         raise UserError(
@@ -54,3 +56,14 @@ def infer_overlap_labels(masks: MaskValues, config: DataConfig) -> OverlapLabels
     for value, path in masks.examples.items():
         labels.to_ids(np.array([value], np.int32), Path(path))
     return labels
+
+
+def _check_names(names: tuple[str, ...], masks: MaskValues) -> None:
+    """Refuse names that the masks' folders do not have; in a pack, also another order of the bits."""
+    mask = Path(next(iter(masks.examples.values())))
+    is_same = {*names} == {*masks.names} if split_marked(mask) else names == masks.names
+    if not is_same:
+        raise UserError(
+            f"--class-names: {', '.join(names)}; the folders of the masks are {', '.join(masks.names)}: leave it "
+            "out, or name all of these"
+        )

@@ -175,7 +175,8 @@ def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shar
     places = np.zeros((len(table.pairs), 4), np.uint32)
     begun: list[str] = []
     with _deleting_objects(output, begun):
-        shards = list(_write_shards(output, table.pairs, places, mark, attempt, begun))
+        how = mark, attempt, begun, config.ignore_index
+        shards = list(_write_shards(output, table.pairs, places, *how))
         index = PackIndex(
             table.kinds,
             shards,
@@ -184,6 +185,7 @@ def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shar
             validation=validation,
             nodata=config.nodata,
             channels=config.channels,
+            class_names=table.pairs.class_names,
         )
         with _new_file(output / INDEX) as path:
             write_columns(path, asdict(index), _index_columns(table, places))
@@ -211,6 +213,7 @@ def _write_shards(
     mark: str,
     attempt: str,
     begun: list[str],
+    ignore: int | None,
 ) -> Iterator[Shard]:
     """Write pairs to shards, to `places` where they are, to `begun` their names; yield the shards."""
     bar = tqdm(total=len(pairs), desc="packing", unit="pair", leave=False, disable=None)
@@ -225,7 +228,7 @@ def _write_shards(
                     name = member_name(pair.name)
                     places[row] = [
                         *_add(tar, pairs, pair.image, name + pair.image.suffix),
-                        *_add(tar, pairs, pair.mask, name + mark + pair.mask.suffix),
+                        *_add(tar, pairs, pair.mask, name + mark + pair.mask.suffix, ignore),
                     ]
                     row += 1
                     bar.update()
@@ -235,10 +238,12 @@ def _write_shards(
     bar.close()
 
 
-def _add(tar: tarfile.TarFile, pairs: Pairs, source: Path, name: str) -> tuple[int, int]:
+def _add(
+    tar: tarfile.TarFile, pairs: Pairs, source: Path, name: str, ignore: int | None = None
+) -> tuple[int, int]:
     """Add a file of `pairs` byte by byte; return its first block and its size in bytes."""
     member = tarfile.TarInfo(name)
-    with pairs.local(source) as path, as_user_error(path):
+    with pairs.local(source, ignore) as path, as_user_error(path):
         content = path.read_bytes()
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))

@@ -49,6 +49,7 @@ class PackIndex:
     validation: _Count  # pairs at the end that are of a validation folder
     nodata: float | None  # of the scan, as are the channels
     channels: int | None
+    class_names: tuple[str, ...] = ()  # of folders, of which a mask's value has a bit each
 
     def __post_init__(self) -> None:
         """Refuse names of other files, and images that no scan finds."""

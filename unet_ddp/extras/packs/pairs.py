@@ -20,12 +20,7 @@ from unet_ddp.config import DataConfig
 from unet_ddp.data.memory import remove_unused
 from unet_ddp.data.pairs import SIDES, Pair, Pairs
 from unet_ddp.errors import UserError, hides_bars
-from unet_ddp.extras.cloud import (
-    NotFoundError,
-    Url,
-    find_stamp,
-    local_file,
-)
+from unet_ddp.extras.cloud import NotFoundError, Url, find_stamp, local_file
 from unet_ddp.extras.cloud.pairs import CloudPairs
 from unet_ddp.extras.cloud.pointer import hash_file
 from unet_ddp.extras.packs.pack_columns import StoredColumn, read_columns
@@ -129,6 +124,11 @@ class PackedPairs(CloudPairs):
         if isinstance(index, slice):
             return PackedPairs(self.pack, self.rows[index])
         return self.pack.pair(int(self.rows[index]))
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes' folders that were packed."""
+        return self.pack.index.class_names
 
     def names(self) -> Iterator[str]:
         """Yield the names."""

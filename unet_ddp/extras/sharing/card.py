@@ -76,7 +76,7 @@ def _is_ours(path: Path) -> bool:
 
 def make_card(saved: SavedModel, facts: Facts, name: str, licence: str, weights: str) -> str:
     """Return the text of README.md, for the network in the file `weights`."""
-    from huggingface_hub import EvalResult, ModelCard, ModelCardData  # timm brings it
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
     results = [
         EvalResult(

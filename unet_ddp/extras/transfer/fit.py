@@ -228,11 +228,13 @@ def match_classes(old: Labels, new: Labels) -> list[int | None]:
     """Return for each new class the old one that is the same; None if there is none.
 
     Classes are the same by name if both sets have names, else by mask value; of two sets of two
-    classes, the background and the foreground are.
+    classes, the background and the foreground are. Only names are the same where one set's classes overlap.
     """
     if old.names and new.names:
         known = {name: k for k, name in enumerate(old.names)}
         return [known.get(name) for name in new.names]
+    if old.activation != new.activation:
+        return [None] * new.num_classes
     if old.num_classes == new.num_classes == 2:
         return [0, 1]
     known = {old.show(value): k for k, value in enumerate(old.values)}
