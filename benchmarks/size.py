@@ -4,8 +4,8 @@
 
 Lines are lines of a file; a function's are those from its `def` to its end. Lines are the wrong ruler:
 under a limit of lines code becomes dense. So the statements and expressions of the syntax tree are
-counted, without docstrings, and their number on a line of code. Tests have no limit, but an aim: 1.2
-lines a line of the package. `python -m benchmarks.road` counts what one photo enters.
+counted, without docstrings, and their number on a line of code. Expressions that hide a condition are
+not allowed. Tests have no limit, but an aim: 1.2 lines a line of the package. `python -m benchmarks.road` counts what one photo enters.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def is_documented(body: list[ast.stmt]) -> bool:
     """Return whether the first statement is a docstring."""
     first = body[0] if body else None
     value = first.value if isinstance(first, ast.Expr) else None
-    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+    return value is not None and is_text(value)
 
 
 def list_imports(tree: ast.Module) -> Iterator[str]:
@@ -73,6 +73,47 @@ def list_imports(tree: ast.Module) -> Iterator[str]:
             yield node.module or ""
         elif isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
+
+
+def list_packed(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and kind of each expression that hides a condition from who reads quickly."""
+    for node in ast.walk(tree):
+        inner = [each for each in ast.walk(node) if each is not node]
+        holds_choice = any(isinstance(each, ast.IfExp) for each in inner)
+        if isinstance(node, ast.JoinedStr) and holds_choice:
+            yield node.lineno, "a conditional expression within an f-string"
+        elif isinstance(node, ast.IfExp) and holds_choice:
+            yield node.lineno, "a conditional expression within another"
+        elif isinstance(node, ast.BinOp) and is_packed_choice(node):
+            yield node.lineno, "arithmetic on a condition"
+        elif is_filtered(node) and any(map(is_filtered, inner)):
+            yield node.lineno, "a filtered comprehension within another"
+
+
+def is_packed_choice(node: ast.BinOp) -> bool:
+    """Return whether a condition is added, or multiplies a text; one that multiplies an array is a mask."""
+    sides = (node.left, node.right)
+    is_added = isinstance(node.op, (ast.Add, ast.Sub))
+    has_text = any(isinstance(side, ast.JoinedStr) or is_text(side) for side in sides)
+    return any(map(is_condition, sides)) and (is_added or has_text)
+
+
+def is_text(node: ast.expr) -> bool:
+    """Return whether an expression is a string as it stands."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def is_condition(node: ast.expr) -> bool:
+    """Return whether an expression is written as true or false."""
+    called = node.func if isinstance(node, ast.Call) else None
+    is_bool = isinstance(called, ast.Name) and called.id == "bool"
+    is_negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    return is_bool or is_negated or isinstance(node, ast.Compare)
+
+
+def is_filtered(node: ast.AST) -> bool:
+    """Return whether a comprehension has an `if`."""
+    return any(each.ifs for each in getattr(node, "generators", ()))
 
 
 class Span(NamedTuple):
@@ -99,6 +140,8 @@ class Size:
     is_main_reads: int
     imports_of_extras: int
     """Imports in the core of modules in unet_ddp/extras/."""
+    packed: list[str]
+    """Place and kind of each expression that hides a condition."""
 
     def broken(self) -> Iterator[str]:
         """Yield a line for each limit that does not hold."""
@@ -108,6 +151,7 @@ class Size:
             for span in spans:
                 if span.lines > limit:
                     yield f"{span.place} has {span.lines} lines; at most {limit}"
+        yield from self.packed
 
 
 def measure(root: Path) -> Size:
@@ -117,12 +161,14 @@ def measure(root: Path) -> Size:
     lines = {
         path: len(path.read_bytes().splitlines()) for paths in parts.values() for path in paths
     }
-    files, functions, reads, imports, code, extras = [], [], 0, 0, Code(0, 0), Code(0, 0)
+    files, functions, packed = [], [], list[str]()
+    reads, imports, code, extras = 0, 0, Code(0, 0), Code(0, 0)
     for path in (path for name, paths in parts.items() if name != "tests" for path in paths):
         place = path.relative_to(root)
         files.append(Span(lines[path], str(place)))
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
+        packed += [f"{place}:{line} has {kind}" for line, kind in list_packed(tree)]
         own = Code.of(text, tree)
         code = Code(*map(sum, zip(code, own, strict=True)))
         if "extras" in place.parts:
@@ -149,6 +195,7 @@ def measure(root: Path) -> Size:
         long_functions=sorted(functions, reverse=True),
         is_main_reads=reads,
         imports_of_extras=imports,
+        packed=packed,
     )
 
 
@@ -170,6 +217,7 @@ def main(argv: list[str] | None = None) -> int:
     extras = size.extras.nodes
     rows.append(("of them in the core, in extras", f"{nodes - extras:,}, {extras:,}"))
     rows.append(("imports from the core to extras", str(size.imports_of_extras)))
+    rows.append(("expressions that hide a condition", str(len(size.packed))))
     for name, spans, limit in (
         ("file", size.long_files, FILE_LINES),
         ("function", size.long_functions, FUNCTION_LINES),

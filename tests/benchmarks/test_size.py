@@ -47,6 +47,7 @@ def test_what_is_on_the_limits_keeps_them(
         "| statements and expressions, a line | 1,031, 2.98 |",
         "| of them in the core, in extras | 1,030, 1 |",
         "| imports from the core to extras | 1 |",
+        "| expressions that hide a condition | 0 |",
         "| longest file | unet_ddp/errors.py, 300 lines |",
         "| longest function | predict.py:1 predict, 40 lines |",
         "| files over 300 lines | 0 |",
@@ -63,6 +64,13 @@ def test_what_is_on_the_limits_keeps_them(
         ("train.py", "class A:\n    def a(self):\n" + "        x = 1\n" * 40,
          "train.py:2 a has 41 lines; at most 40"),
         ("unet_ddp/errors.py", "\n" * 301, "unet_ddp/errors.py has 301 lines; at most 300"),
+        ("train.py", "x = f'{1 if y else 2}'\n",
+         "train.py:1 has a conditional expression within an f-string"),
+        ("train.py", "\nx = (1 if a else 2) if b else 3\n",
+         "train.py:2 has a conditional expression within another"),
+        ("train.py", "x = 's' * (n != 1)\n", "train.py:1 has arithmetic on a condition"),
+        ("train.py", "x = [[b for b in a if b] for a in y if a]\n",
+         "train.py:1 has a filtered comprehension within another"),
     ],
 )  # fmt: skip
 def test_one_line_more_is_an_error(
@@ -72,6 +80,12 @@ def test_one_line_more_is_an_error(
     assert size.main([str(checkout), "--check"]) == 1
     assert capsys.readouterr().err == f"error: {error}\n"
     assert size.main([str(checkout)]) == 0
+
+
+def test_what_hides_no_condition_is_allowed(checkout: Path) -> None:
+    text = "x = [[b for b in a] for a in y if a]\nz = 1 if x else 2\nw = (a == 1) * w\n"
+    (checkout / "train.py").write_text(text)
+    assert size.main([str(checkout), "--check"]) == 0
 
 
 def test_the_packages_entries_have_a_limit(

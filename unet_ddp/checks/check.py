@@ -18,7 +18,7 @@ from unet_ddp.checks.rules import (
     crop_size,
     measure_range,
 )
-from unet_ddp.checks.scan import scan
+from unet_ddp.checks.scan import ScannedPair, scan
 from unet_ddp.checks.summary import (
     describe_images,
     warn_of_classes,
@@ -118,14 +118,7 @@ def check_dataset(
     else:
         groups = group_names(training, config.group_pattern) if split else {}
         pairs = collect([*training, *(validation or [])])
-        planes = bool(called(config, "check_planes"))
-        scanned, errors = scan(
-            pairs,
-            nodata=config.nodata,
-            channels=config.channels,
-            planes=planes,
-            ignore=config.ignore_index,
-        )
+        scanned, errors = _scan(config, pairs)
         split = _skip_bad(report, errors, split, skip_bad)
         if not scanned:
             return None
@@ -140,6 +133,17 @@ def check_dataset(
     data = CheckedData(table, form, values, labels, split, groups)
     _summarise(config, report, data)
     return data
+
+
+def _scan(config: DataConfig, pairs: Pairs) -> tuple[list[ScannedPair], dict[str, str]]:
+    """Return what `scan` finds in the files of pairs."""
+    return scan(
+        pairs,
+        nodata=config.nodata,
+        channels=config.channels,
+        planes=bool(called(config, "check_planes")),
+        ignore=config.ignore_index,
+    )
 
 
 def _find_sides(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None]:

@@ -188,10 +188,8 @@ def _spawn(run: Callable[[], NoReturn], nproc: int) -> int:
 def _run_child(rank: int, run: Callable[[], NoReturn], nproc: int, port: int) -> None:
     survive_lost_output()
     for _, name in socket.if_nameindex():
-        if name in (
-            "lo",
-            "lo0",
-        ):  # gloo and NCCL would listen on the machine's address in its network
+        # gloo and NCCL would listen on the machine's address in its network.
+        if name in ("lo", "lo0"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
     os.environ.update(

@@ -179,10 +179,12 @@ def trace_checked(job: Job, temporary: Path) -> tuple[Any, list[str]]:
             f"{job.source}"
         )
     sizes = ", ".join(f"{width}x{height}" for _, height, width in SIZES)
-    found = (
+    line = (
         f"  probabilities differ by at most {difference:.1e} from the checkpoint's ({sizes} pixels)"
     )
-    return graph, [*lines, found + ", in float32" * (job.config.precision == "int8")]
+    if job.config.precision == "int8":
+        line += ", in float32"
+    return graph, [*lines, line]
 
 
 def _describe_ends(job: Job) -> str:

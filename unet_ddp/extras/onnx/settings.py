@@ -69,6 +69,5 @@ class ExportConfig:
     @property
     def form(self) -> str:
         """The flag that adds steps to the network, empty if there is none."""
-        if self.bioimageio:
-            return "--bioimageio"
-        return "--whole" if self.whole else "--qgis" if self.qgis else ""
+        forms = {"--bioimageio": self.bioimageio, "--whole": self.whole, "--qgis": self.qgis}
+        return next((name for name, is_set in forms.items() if is_set), "")
