@@ -247,7 +247,7 @@ def test_a_file_that_is_no_list(tmp_path: Path, text: str, said: str) -> None:
 def test_rows_of_a_list_that_name_no_file(tmp_path: Path) -> None:
     """Folders, pipes, NUL, names that none can have; a list that is a pipe is not opened."""
     long = "x" * 300
-    names = ("i", "pipe.png", "a\0.png", f"{long}.png")
+    names = ("i", "pipe.png", "a\0.png", f"{long}.png", ".")
     path = listed(tmp_path, "image,mask\n\n" + "".join(f"{name},m/a.png\n" for name in names))
     os.mkfifo(tmp_path / "pipe.png")
     assert read(path)[1] == [
@@ -255,6 +255,7 @@ def test_rows_of_a_list_that_name_no_file(tmp_path: Path) -> None:
         f"{path}, line 4: {tmp_path}/pipe.png: is not a file",
         f"{path}, line 5: {tmp_path}/a\0.png: not found",
         f"{path}, line 6: {tmp_path}/{long}.png: not found",
+        f"{path}, line 7: {tmp_path}: is not a file",
     ]
     with pytest.raises(UserError, match="must name the columns"):
         read(listed(tmp_path, "image,mask\ni/a.png,m/a.png\n", "utf-16"))

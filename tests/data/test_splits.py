@@ -79,6 +79,8 @@ def test_two_groups_are_named_though_they_are_not_kept_together() -> None:
         "use --group-pattern"
     )
     assert split_pairs(fake_pairs("a_1", "b_1"), validation=50, seed=0).how == "image by image"
+    items = [item.replace("a", "a{0}") for item in items]
+    assert "images in a{0}: if" in split_pairs(fake_pairs(*items), validation=20, seed=0).how
 
 
 def test_folds_of_too_few_groups_say_what_a_group_is() -> None:

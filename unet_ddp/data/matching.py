@@ -246,9 +246,10 @@ def _listed_pair(folder: Path, row: dict[str, str]) -> Pair:
         raise UserError("image or mask is missing")
     if side not in _SIDES:
         raise UserError(f"split {side!r}; it is training, validation or test")
+    files = _find_file(folder, image), _find_file(folder, mask)
     name = str(as_path(image).with_suffix(""))
     group = row.get("group") or None  # unstripped: its blanks count
-    return Pair(name, _find_file(folder, image), _find_file(folder, mask), group, _SIDES[side])
+    return Pair(name, *files, group, _SIDES[side])
 
 
 def _find_file(folder: Path, name: str) -> Path:

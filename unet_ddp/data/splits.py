@@ -166,7 +166,7 @@ class _Groups:
         keys.sort()  # in place: to index them would take as much memory again
         self.starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
         self.sizes = np.diff(self.starts, append=len(pairs))
-        self.how = how.format(len(self.sizes))
+        self.how = f"{len(self.sizes)} groups {how}"
 
     @property
     def largest(self) -> tuple[str, int]:
@@ -198,9 +198,9 @@ def _group(pairs: Pairs, pattern: str | None, seed: int) -> _Groups:
                 "names in a list begin with their folders"
             )
         labels = partial(_group_by_name, re.compile(pattern), pairs)
-        return _Groups(pairs, seed, labels, "{} groups by --group-pattern")
+        return _Groups(pairs, seed, labels, "by --group-pattern")
     if pairs.groups() is not None:
-        return _Groups(pairs, seed, lambda: pairs.groups() or (), "{} groups by the list")
+        return _Groups(pairs, seed, lambda: pairs.groups() or (), "by the list")
     numbered = _NUMBERED
     if all(name.endswith("_0000") for name in pairs.names()):
         numbered = _OF_NNUNET
@@ -210,10 +210,11 @@ def _group(pairs: Pairs, pattern: str | None, seed: int) -> _Groups:
         groups.how = f"{len(groups.sizes)} groups by name, e.g. {name} ({size} images)"
         groups.are_guessed = True
         return groups
-    how = "image by image"
+    single = _Groups(pairs, seed, pairs.names)
+    single.how = "image by image"
     if 2 == len(groups.sizes) < len(pairs):
-        how = groups.describe_unused()
-    return _Groups(pairs, seed, pairs.names, how)
+        single.how = groups.describe_unused()
+    return single
 
 
 def _group_by_name(pattern: re.Pattern[str], pairs: Pairs) -> Iterator[str]:
