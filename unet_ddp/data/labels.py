@@ -85,6 +85,11 @@ class Labels(ClassValues):
         return self.num_classes
 
     @property
+    def void(self) -> int | None:
+        """Value of pixels to ignore in files of which several become one mask; None if there are none."""
+        return None
+
+    @property
     def score_names(self) -> Sequence[str]:
         """Names of the entries that `score` returns."""
         return ()

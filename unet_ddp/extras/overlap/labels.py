@@ -54,6 +54,8 @@ class OverlapLabels(Labels):
     # Not in `repr`, by which samples in the cache are found: it says nothing of them.
     thresholds: tuple[_Share, ...] = field(default=(), repr=False)
     """Least probability of each class; empty for 0.5."""
+    void: int | None = None
+    """Value of pixels to ignore in the files of classes' folders; in their codes, it is IGNORED_BIT."""
 
     def __post_init__(self) -> None:
         """Refuse too few or too many classes."""
@@ -66,10 +68,16 @@ class OverlapLabels(Labels):
 
     @classmethod
     def of(
-        cls, count: int, names: tuple[str, ...] | None, *, rgb: bool, ignore: int | None
+        cls,
+        count: int,
+        names: tuple[str, ...] | None,
+        *,
+        rgb: bool,
+        ignore: int | None,
+        void: int | None = None,
     ) -> OverlapLabels:
         """Return the labels of so many classes."""
-        return cls(tuple(1 << k for k in range(count)), rgb, ignore, names=names)
+        return cls(tuple(1 << k for k in range(count)), rgb, ignore, names=names, void=void)
 
     @property
     def is_binary(self) -> bool:
@@ -200,7 +208,8 @@ class OverlapLabels(Labels):
 
     def describe(self) -> str:
         """Return a line with the classes."""
-        ignored = f"; {self.show(self.ignore)} is ignored" if self.ignore is not None else ""
+        ignore = self.ignore if self.void is None else self.void
+        ignored = f"; {self.show(ignore)} is ignored" if ignore is not None else ""
         return f"classes: {join_some(self.class_names, MOST_CLASSES)}, which may overlap{ignored}"
 
     def doubt(self, values: Sequence[int], shown: str) -> list[str]:

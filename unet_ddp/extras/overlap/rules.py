@@ -27,11 +27,11 @@ def infer_overlap_labels(masks: MaskValues, config: DataConfig) -> OverlapLabels
             f"{masks.lossy}: --overlap: lossy compression changes the classes' bits; save the masks as "
             "PNG or TIFF"
         )
-    names, ignore = config.class_names, config.ignore_index
+    names, ignore, void = config.class_names, config.ignore_index, None
     if masks.names:
         names = names or masks.names
         _check_names(names, masks)
-        ignore = None  # in codes of folders, the value to ignore is a bit
+        ignore, void = None, ignore  # of their files: in their codes, it is a bit
     values = [value & ~IGNORED_BIT for value in masks.values if value != ignore]
     if names is not None and len(names) <= SMALL:  # see `OverlapLabels.nodata`
         values = [value for value in values if value != 1 << SMALL]
@@ -52,7 +52,7 @@ def infer_overlap_labels(masks: MaskValues, config: DataConfig) -> OverlapLabels
             f"--overlap: {count} classes, mask values {shown}; expected 2 to {MOST_CLASSES}. Bit k of a value "
             "is class k; masks may also be a folder for each class"
         )
-    labels = OverlapLabels.of(count, names, rgb=masks.rgb, ignore=config.ignore_index)
+    labels = OverlapLabels.of(count, names, rgb=masks.rgb, ignore=ignore, void=void)
     for value, path in masks.examples.items():
         labels.to_ids(np.array([value], np.int32), Path(path))
     return labels
