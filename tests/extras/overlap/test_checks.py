@@ -138,6 +138,32 @@ def test_void_may_be_the_last_of_eight_bits(folder: Path) -> None:
     assert check(folder, *OVERLAP, "128").problems == []
 
 
+def test_zero_is_no_void_of_folders(folder: Path) -> None:
+    save(folder / "m" / "vessel" / "1.png", plane(0, 6))
+    for k in IDS:
+        save(folder / "m" / "organ" / f"{k}.png", plane(0, 6))
+        save(folder / "m" / "tumour" / f"{k}.png", plane(0, 6))
+    assert check(folder, *OVERLAP, "0").problems == [
+        "--ignore-index 0: in the masks of a folder for each class, 0 is where the class is not; name another "
+        "value, or leave it out"
+    ]
+
+
+def test_a_class_that_is_all_void_is_told(folder: Path) -> None:
+    """Masks of 0 and 255 among others of 0 and 1: all pixels of the class are ignored."""
+    for k in IDS:
+        save(folder / "m" / "tumour" / f"{k}.png", plane(3, 5, 1))
+    (warning,) = [line for line in check(folder, *OVERLAP, "255").warnings if "is left" in line]
+    assert warning == (
+        "--ignore-index 255: no pixel of organ, vessel is left; if 255 is the class in its masks, leave the flag "
+        "out, or save the class as 1"
+    )
+    with_void(folder, 255, one=0)
+    save(folder / "m" / "tumour" / "1.png", plane(0, 1, 1))  # ignored all the same
+    (problem,) = check(folder, *OVERLAP, "255").problems
+    assert problem.startswith("--ignore-index 255: all masks are empty but for it")
+
+
 def test_a_network_from_before_void_reads_its_masks_as_then(folder: Path) -> None:
     """--ignore-index 255 had no effect on masks of 0 and 255, where 255 is the class."""
     data = prepare_data(configure(folder, "--overlap"), seed=0)
