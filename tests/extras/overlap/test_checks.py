@@ -172,6 +172,29 @@ def test_a_network_from_before_void_reads_its_masks_as_then(folder: Path) -> Non
     assert find_truth(data, Labels.from_dict(plain)) == [1, 1, 1, 3, 2, 0]
 
 
+def test_a_pack_has_the_classes_of_the_network(folder: Path, tmp_path: Path) -> None:
+    """In their order: nothing in its masks says which bit is which class."""
+    names = ["--class-names", "vessel", "organ", "tumour"]
+    own, other = (
+        prepare_data(configure(folder, "--overlap", *more), seed=0) for more in ([], names)
+    )
+    pairs = prepare_data(
+        pack(configure(folder, "--overlap"), tmp_path / "p"), seed=0
+    ).split.validation
+    for labels, found in ((own.labels, pairs), (other.labels, other.split.validation)):
+        labels.check_pairs(found, "p")
+    with pytest.raises(UserError) as raised:
+        other.labels.check_pairs(pairs, "p")
+    assert str(raised.value) == (
+        "p: the classes of its masks are organ, tumour, vessel, those of the network vessel, organ, tumour: pack "
+        "masks of these classes in this order, or use --images and --masks with the folders"
+    )
+    unnamed = Labels.from_dict(own.labels.to_dict() | {"names": None})
+    unnamed.check_pairs(pairs, "p")
+    with pytest.raises(UserError, match="vessel, those of the network 1, 2: pack"):
+        Labels.from_dict(unnamed.to_dict() | {"values": [1, 2]}).check_pairs(pairs, "p")
+
+
 def test_masks_that_lack(folder: Path) -> None:
     for k in IDS[:3]:
         (folder / "m" / "vessel" / f"{k}.png").unlink()
