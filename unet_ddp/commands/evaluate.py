@@ -183,6 +183,7 @@ def find_job(config: EvaluateConfig) -> Job:
     else:
         folders = as_path(config.images), as_path(config.masks)
         pairs = find_pairs(*folders, planes=labels.reads_planes)
+    labels.check_pairs(pairs, config.images or f"{source}: the data of its run")
     threshold = config.threshold or model.threshold
     return Job(model, source, pairs, groups, config.images, threshold, output)
 

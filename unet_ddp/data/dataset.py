@@ -140,8 +140,8 @@ class SegmentationDataset(Dataset[Sample | UserError]):
 
     def read_codes(self, path: Path, size: Size, scale: float) -> Codes:
         """Return the values (H, W) of a mask at `scale`, which must have or get this size."""
-        planes, ignore = self.labels.reads_planes, self.labels.ignore
-        with self.pairs.local(path, ignore) as local, Source(local, planes) as source:
+        planes, void = self.labels.reads_planes, self.labels.void
+        with self.pairs.local(path, void) as local, Source(local, planes) as source:
             codes = source.mask(scale=scale)
         if codes.shape == size:
             return codes

@@ -23,6 +23,7 @@ from unet_ddp.data.masks import (
     allocate,
     unpack_colour,
 )
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.errors import UserError, from_plain, join_some
 from unet_ddp.plugins import find
@@ -85,6 +86,11 @@ class Labels(ClassValues):
         return self.num_classes
 
     @property
+    def void(self) -> int | None:
+        """Value of pixels to ignore in files of which several become one mask; None if there are none."""
+        return None
+
+    @property
     def score_names(self) -> Sequence[str]:
         """Names of the entries that `score` returns."""
         return ()
@@ -110,6 +116,9 @@ class Labels(ClassValues):
     def nodata_tag(self) -> int | None:
         """Value that a GeoTIFF's header names as no data; None if no value is."""
         return None if self.rgb else self.nodata
+
+    def check_pairs(self, pairs: Pairs, place: str) -> None:
+        """Raise a UserError that names `place` if masks are of other classes, as far as their place says."""
 
     def to_ids(self, codes: Codes, path: Path) -> Ids:
         """Return the class ids (H, W) uint8 of mask values (H, W), 255 where ignored; errors name `path`.

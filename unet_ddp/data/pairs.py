@@ -138,7 +138,8 @@ class Pairs(Sequence[Pair]):
     def local(self, path: Path, ignore: int | None = None) -> AbstractContextManager[Path]:
         """Return a context with a file of this machine that has the content of `path`.
 
-        Its errors name `path`. `ignore` is the value of ignored pixels, where masks of classes become one.
+        Its errors name `path`. `ignore` is the value of ignored pixels, where masks of classes become one;
+        see `Labels.void`.
         """
         return nullcontext(path)
 

@@ -148,6 +148,17 @@ def test_numbers_of_objects(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert set(np.unique(mask)) == {0, 2, 3, 65535} and mask[2, 2] == 2 and mask[2, 6] == 3
 
 
+def test_a_crowd_of_the_background_is_background(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    crowd = {"category_id": 5, "iscrowd": 1, "segmentation": {"size": [6, 8], "counts": [6, 42]}}
+    content = coco(crowd, SQUARE)
+    content["categories"].append({"id": 5, "name": "background"})
+    assert run(capsys, content, "--instances")[0] == 0
+    mask = tifffile.imread("out/a.tif")
+    assert set(np.unique(mask)) == {0, 1_000_002}
+
+
 def test_numbers_of_objects_of_several_classes(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import tifffile
 
-from tests.extras.overlap.test_folders import SIZE, plane, save
+from tests.extras.overlap.test_folders import IGNORED, SIZE, plane, save
+from tests.extras.packs.test_command import pack
 from unet_ddp.checks.check import check_dataset, prepare_data
 from unet_ddp.cli import parse_train
 from unet_ddp.config import DataConfig
-from unet_ddp.data.dataset import SegmentationDataset
+from unet_ddp.data.dataset import PreparedData, SegmentationDataset
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.matching import Report, find_pairs
 from unet_ddp.errors import UserError
@@ -90,6 +92,107 @@ def test_void_in_the_masks_of_a_class(folder: Path) -> None:
             save(folder / "m" / name / f"{k}.png", plane(0, 4))
     (problem,) = check(folder, *flags).problems
     assert problem.startswith("--ignore-index 255: all masks are empty but for it")
+
+
+def find_truth(data: PreparedData, labels: Labels | None = None) -> list[int]:
+    """Return the bit fields of the first image's rows."""
+    pairs = data.split.training
+    dataset = SegmentationDataset(pairs, labels or data.labels, data.format, scale=1.0)
+    ids: list[int] = dataset.read_truth(0)[:, 0].tolist()
+    return ids
+
+
+OVERLAP = "--overlap", "--ignore-index"
+VOID_AND_ORGANS = [IGNORE_ID, 1, 1, 3, 2, 0]
+
+
+def with_void(folder: Path, void: int, one: int = 255) -> None:
+    """Give row 0 of the organs a value for void."""
+    for k in IDS:
+        save(folder / "m" / "organ" / f"{k}.png", plane(0, 1, void) | plane(1, 4, one))
+        save(folder / "m" / "tumour" / f"{k}.png", plane(3, 5, one))
+
+
+@pytest.mark.parametrize("void", [1, 2, 3, 4])
+def test_void_of_folders_is_no_sum_of_bits(folder: Path, tmp_path: Path, void: int) -> None:
+    """Neither in the folders' files nor in a pack of them, where it is a bit already."""
+    with_void(folder, void)
+    config = configure(folder, "--overlap", "--ignore-index", str(void))
+    for each in (config, pack(config, tmp_path / "pack")):
+        data = prepare_data(each, seed=0)
+        assert find_truth(data) == VOID_AND_ORGANS
+        assert f"classes: organ, tumour, vessel, which may overlap; {void} is ignored" in data.notes
+        labels = Labels.from_dict(data.labels.to_dict())
+        codes = np.array([0, 1, 2, 3, 4, IGNORED], np.int32)
+        mask = data.split.training[0].mask
+        assert labels.to_ids(codes, mask).tolist() == [0, 1, 2, 3, 4, IGNORE_ID]
+        other = prepare_data(configure(folder, *OVERLAP, str(void)), seed=0)
+        assert find_truth(other, labels) == VOID_AND_ORGANS
+
+
+def test_void_may_be_the_last_of_eight_bits(folder: Path) -> None:
+    for number in range(5):
+        for k in IDS:
+            save(folder / "m" / f"part{number}" / f"{k}.png", plane(number, 6))
+    with_void(folder, 128)
+    assert check(folder, *OVERLAP, "128").problems == []
+
+
+def test_zero_is_no_void_of_folders(folder: Path) -> None:
+    save(folder / "m" / "vessel" / "1.png", plane(0, 6))
+    for k in IDS:
+        save(folder / "m" / "organ" / f"{k}.png", plane(0, 6))
+        save(folder / "m" / "tumour" / f"{k}.png", plane(0, 6))
+    assert check(folder, *OVERLAP, "0").problems == [
+        "--ignore-index 0: in the masks of a folder for each class, 0 is where the class is not; name another "
+        "value, or leave it out"
+    ]
+
+
+def test_a_class_that_is_all_void_is_told(folder: Path) -> None:
+    """Masks of 0 and 255 among others of 0 and 1: all pixels of the class are ignored."""
+    for k in IDS:
+        save(folder / "m" / "tumour" / f"{k}.png", plane(3, 5, 1))
+    (warning,) = [line for line in check(folder, *OVERLAP, "255").warnings if "is left" in line]
+    assert warning == (
+        "--ignore-index 255: no pixel of organ, vessel is left; if 255 is the class in its masks, leave the flag "
+        "out, or save the class as 1"
+    )
+    with_void(folder, 255, one=0)
+    save(folder / "m" / "tumour" / "1.png", plane(0, 1, 1))  # ignored all the same
+    (problem,) = check(folder, *OVERLAP, "255").problems
+    assert problem.startswith("--ignore-index 255: all masks are empty but for it")
+
+
+def test_a_network_from_before_void_reads_its_masks_as_then(folder: Path) -> None:
+    """--ignore-index 255 had no effect on masks of 0 and 255, where 255 is the class."""
+    data = prepare_data(configure(folder, "--overlap"), seed=0)
+    plain = data.labels.to_dict() | {"ignore": 255}
+    plain.pop("void", None)
+    assert find_truth(data, Labels.from_dict(plain)) == [1, 1, 1, 3, 2, 0]
+
+
+def test_a_pack_has_the_classes_of_the_network(folder: Path, tmp_path: Path) -> None:
+    """In their order: nothing in its masks says which bit is which class."""
+    names = ["--class-names", "vessel", "organ", "tumour"]
+    own, other = (
+        prepare_data(configure(folder, "--overlap", *more), seed=0) for more in ([], names)
+    )
+    pairs = prepare_data(
+        pack(configure(folder, "--overlap"), tmp_path / "p"), seed=0
+    ).split.validation
+    for labels, found in ((own.labels, pairs), (other.labels, other.split.validation)):
+        labels.check_pairs(found, "p")
+    with pytest.raises(UserError) as raised:
+        other.labels.check_pairs(pairs, "p")
+    assert str(raised.value) == (
+        "p: the classes of its masks are organ, tumour, vessel, those of the network vessel, organ, tumour: pack "
+        "masks of these classes in this order, or use --images and --masks with the folders"
+    )
+    unnamed = Labels.from_dict(own.labels.to_dict() | {"names": None})
+    unnamed.check_pairs(pairs, "p")
+    with pytest.raises(UserError, match="vessel, those of the network 1, 2: pack"):
+        Labels.from_dict(unnamed.to_dict() | {"values": [1, 2]}).check_pairs(pairs, "p")
 
 
 def test_masks_that_lack(folder: Path) -> None:

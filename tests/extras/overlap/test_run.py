@@ -14,9 +14,12 @@ import tifffile
 import torch
 from PIL import Image
 
+from tests.extras.packs.test_command import pack
 from tests.ranks import Ranks, call_main, call_train
 from unet_ddp import Predictor
 from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.cli import parse_train
+from unet_ddp.commands.evaluate import EvaluateConfig, find_job
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
@@ -125,6 +128,29 @@ def test_scores_are_those_of_its_validation_on_any_ranks(
     dice = [each["dice"] for each in one["classes"]]
     assert [each["name"] for each in one["classes"]] == list(CLASSES)
     assert one["dice"] == pytest.approx(sum(dice) / 2) and one["dice"] >= best - 1e-6
+
+
+def test_a_pack_of_other_classes_is_not_scored(data: Path, run: Path, tmp_path: Path) -> None:
+    for names in (CLASSES, ("circle", "square")):
+        for k in range(8):
+            mask = np.asarray(Image.open(data / f"masks/{k}.png"))
+            for bit, name in enumerate(names):
+                path = tmp_path / names[0] / name / f"{k}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(mask >> bit & 1).save(path)
+        where = ["--images", str(data / "imgs"), "--masks", str(tmp_path / names[0])]
+        packed = tmp_path / f"{names[0]}.pack"
+        pack(parse_train([*where, "--overlap"]).data, packed)
+        config = EvaluateConfig(
+            model=str(run / "best.pt"), images=str(packed), output=str(tmp_path / "out")
+        )
+        if names == CLASSES:
+            assert len(find_job(config).pairs) == 8
+        else:
+            with pytest.raises(
+                UserError, match=r"circle\.pack: .* circle, square, .* disc, square"
+            ):
+                find_job(config)
 
 
 def predict(ranks: Ranks, data: Path, run: Path, folder: Path, *more: str) -> str:

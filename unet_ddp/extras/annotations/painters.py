@@ -89,8 +89,10 @@ class InstancePainter(Painter):
         """Draw the number of an object: with several classes, class * 1000000 + number."""
         name = clean_label(region.label)
         value = self.find_class(region)
-        if region.is_crowd or name.lower() == "ignore":
+        is_crowd = region.is_crowd or name.lower() == "ignore"
+        if is_crowd:
             self.counts["crowds"] += 1
+        if value and is_crowd:
             value = CROWD
         elif value:
             value = number + self.step * (1 + self.bodies.index(name))

@@ -46,6 +46,11 @@ def check_planes(config: DataConfig, table: Table, values: MaskValues, report: R
     if not overlaps:
         return [f"{first}: a folder for each class, and {shared.advise(first)}"]
     report.notes += shared.describe()
+    if values.names and config.ignore_index is not None and shared.lost:
+        report.warnings.append(
+            f"--ignore-index {config.ignore_index}: no pixel of {', '.join(shared.lost)} is left; if "
+            f"{config.ignore_index} is the class in its masks, leave the flag out, or save the class as 1"
+        )
     if not shared.pixels:
         report.warnings.append(
             "no pixel is in two classes: without --overlap, exclusive classes usually learn better; "
@@ -78,15 +83,18 @@ class _Shared:
         names = list(values.names or config.class_names or ())
         names += [str(k + 1) for k in range(len(names), 16)]
         self.labelled = self.pixels = 0
+        found = 0
         pairs: Counter[tuple[int, int]] = Counter()
         most: dict[tuple[int, int], int] = {}  # value of most pixels
         for value, code in codes.items():
+            found |= code
             bits = [k for k in range(16) if code >> k & 1]
             self.labelled += kept[value] if bits else 0
             self.pixels += kept[value] if len(bits) > 1 else 0
             for pair in combinations(bits, 2):
                 pairs[pair] += kept[value]
                 most[pair] = max(most.get(pair, value), value, key=kept.__getitem__)
+        self.lost = [name for k, name in enumerate(values.names) if not found >> k & 1]
         self._pairs = [
             (
                 f"{names[one]} and {names[other]} {self._show(count)}",

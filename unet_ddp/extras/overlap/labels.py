@@ -26,10 +26,11 @@ from unet_ddp.data.masks import (
     unpack_colour,
     voc_colour,
 )
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.errors import Limit, UserError, join_some
 from unet_ddp.extras.overlap.bits import MOST_CLASSES, SMALL, dtype_of, find_plane, join_planes
-from unet_ddp.extras.overlap.folders import class_folders, split_marked
+from unet_ddp.extras.overlap.folders import ClassFolderPairs, class_folders, split_marked
 
 IGNORED_BIT = 1 << MOST_CLASSES
 """Of a mask's values, in which bit k is class k."""
@@ -54,6 +55,8 @@ class OverlapLabels(Labels):
     # Not in `repr`, by which samples in the cache are found: it says nothing of them.
     thresholds: tuple[_Share, ...] = field(default=(), repr=False)
     """Least probability of each class; empty for 0.5."""
+    void: int | None = None
+    """Value of pixels to ignore in the files of classes' folders; in their codes, it is IGNORED_BIT."""
 
     def __post_init__(self) -> None:
         """Refuse too few or too many classes."""
@@ -66,10 +69,16 @@ class OverlapLabels(Labels):
 
     @classmethod
     def of(
-        cls, count: int, names: tuple[str, ...] | None, *, rgb: bool, ignore: int | None
+        cls,
+        count: int,
+        names: tuple[str, ...] | None,
+        *,
+        rgb: bool,
+        ignore: int | None,
+        void: int | None = None,
     ) -> OverlapLabels:
         """Return the labels of so many classes."""
-        return cls(tuple(1 << k for k in range(count)), rgb, ignore, names=names)
+        return cls(tuple(1 << k for k in range(count)), rgb, ignore, names=names, void=void)
 
     @property
     def is_binary(self) -> bool:
@@ -145,6 +154,20 @@ class OverlapLabels(Labels):
             )
         return [folders.index(name) for name in self.names]
 
+    def check_pairs(self, pairs: Pairs, place: str) -> None:
+        """Refuse a pack whose bits are other classes; of folders, `_find_bits` finds them by name."""
+        found = pairs.class_names
+        if not found or isinstance(pairs, ClassFolderPairs):
+            return
+        if self.names is None and len(found) == self.num_classes:
+            return
+        if self.names != found:
+            raise UserError(
+                f"{place}: the classes of its masks are {', '.join(found)}, those of the network "
+                f"{', '.join(self.class_names)}: pack masks of these classes in this order, or use --images and "
+                "--masks with the folders"
+            )
+
     def from_file(self, codes: Codes, path: Path) -> Mask:
         """Return the bit fields of a mask's values."""
         return self.to_ids(codes, path)
@@ -200,7 +223,8 @@ class OverlapLabels(Labels):
 
     def describe(self) -> str:
         """Return a line with the classes."""
-        ignored = f"; {self.show(self.ignore)} is ignored" if self.ignore is not None else ""
+        ignore = self.ignore if self.void is None else self.void
+        ignored = f"; {self.show(ignore)} is ignored" if ignore is not None else ""
         return f"classes: {join_some(self.class_names, MOST_CLASSES)}, which may overlap{ignored}"
 
     def doubt(self, values: Sequence[int], shown: str) -> list[str]:

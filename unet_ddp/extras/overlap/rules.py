@@ -27,14 +27,12 @@ def infer_overlap_labels(masks: MaskValues, config: DataConfig) -> OverlapLabels
             f"{masks.lossy}: --overlap: lossy compression changes the classes' bits; save the masks as "
             "PNG or TIFF"
         )
-    names, ignore = config.class_names, config.ignore_index
+    names, ignore, void = config.class_names, config.ignore_index, None
     if masks.names:
         names = names or masks.names
-        _check_names(names, masks)
-        ignore = None  # in codes of folders, the value to ignore is a bit
-    values = [value & ~IGNORED_BIT for value in masks.values if value != ignore]
-    if names is not None and len(names) <= SMALL:  # see `OverlapLabels.nodata`
-        values = [value for value in values if value != 1 << SMALL]
+        _check_folders(names, masks, ignore)
+        ignore, void = None, ignore  # of their files: in their codes, it is a bit
+    values = _find_counted(masks, names, ignore)
     if config.ignore_index is not None and not any(values):
         raise UserError(
             f"--ignore-index {config.ignore_index}: all masks are empty but for it: there is nothing to segment; "
@@ -52,14 +50,31 @@ def infer_overlap_labels(masks: MaskValues, config: DataConfig) -> OverlapLabels
             f"--overlap: {count} classes, mask values {shown}; expected 2 to {MOST_CLASSES}. Bit k of a value "
             "is class k; masks may also be a folder for each class"
         )
-    labels = OverlapLabels.of(count, names, rgb=masks.rgb, ignore=config.ignore_index)
+    labels = OverlapLabels.of(count, names, rgb=masks.rgb, ignore=ignore, void=void)
     for value, path in masks.examples.items():
         labels.to_ids(np.array([value], np.int32), Path(path))
     return labels
 
 
-def _check_names(names: tuple[str, ...], masks: MaskValues) -> None:
-    """Refuse names that the masks' folders do not have; in a pack, also another order of the bits."""
+def _find_counted(
+    masks: MaskValues, names: tuple[str, ...] | None, ignore: int | None
+) -> list[int]:
+    """Return the values of masks whose pixels are not ignored."""
+    values = [value for value in masks.values if value != ignore]
+    if not masks.rgb:
+        values = [value for value in values if not value & IGNORED_BIT]
+    if names is not None and len(names) <= SMALL:  # see `OverlapLabels.nodata`
+        values = [value for value in values if value != 1 << SMALL]
+    return values
+
+
+def _check_folders(names: tuple[str, ...], masks: MaskValues, void: int | None) -> None:
+    """Refuse names that the masks' folders do not have, and 0 as void; in a pack, also another order of the bits."""
+    if void == 0:
+        raise UserError(
+            "--ignore-index 0: in the masks of a folder for each class, 0 is where the class is not; name another "
+            "value, or leave it out"
+        )
     mask = Path(next(iter(masks.examples.values())))
     is_same = {*names} == {*masks.names} if split_marked(mask) else names == masks.names
     if not is_same:

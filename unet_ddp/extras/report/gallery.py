@@ -76,7 +76,7 @@ def legend(labels: Labels) -> list[tuple[str, Colour]]:
         entries += [("false positive", _FALSE_POSITIVE), ("false negative", _FALSE_NEGATIVE)]
     else:
         entries.append(("wrong class", _FALSE_POSITIVE))
-    if labels.ignore is not None:
+    if labels.ignore is not None or labels.void is not None:
         entries.append(("ignored", _IGNORED))
     return entries
 
