@@ -32,6 +32,7 @@ KINDS: dict[str, tuple[Labels, dict[str, Any]]] = {
     "objects": (ObjectLabels.of(("cell",)), {"scale": 1.0}),
     "overlap": (OverlapLabels((1, 2), names=("cell", "nucleus"), thresholds=(0.4, 0.6)), {}),
 }
+STRANGE = ("𠮷", "3", "a\n## b", "b\udce4", "None", "6 ", "6")
 THOROUGH = [pytest.param(kind, marks=pytest.mark.thorough) for kind in KINDS if kind != "binary"]
 
 
@@ -132,12 +133,55 @@ def test_the_description_says_what_the_format_requires(package: Any) -> None:
     assert expected.get(kind, "(value - mean) / deviation") in rdf["description"]
 
 
-def test_bioimageio_core_passes_it(package: Any) -> None:
+def check_by_core(path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         core = pytest.importorskip("bioimageio.core", reason="bioimageio.core is not installed")
-        summary = core.test_description(package[1])
+        summary = core.test_description(path)
     assert summary.status == "passed", summary.format()
+
+
+def test_bioimageio_core_passes_it(package: Any) -> None:
+    check_by_core(package[1])
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a package whose names are hard to write: not in the BMP, no text, of two lines, equal."""
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+    here = tmp_path_factory.mktemp("strange")
+    write_model(here / "a.pt", Labels((*range(7),), names=STRANGE))
+    for folder in ("imgs", "masks"):
+        (here / folder).mkdir()
+    Image.fromarray(draw("binary")).save(here / "imgs/0.png")
+    Image.fromarray(np.zeros(SIZE, np.uint8)).save(here / "masks/0.png")
+    path = here / "n𠮷.zip"
+    argv = ["export", str(here / "a.pt"), "--bioimageio", str(path), "--license", "mit"]
+    argv += ["--images", str(here / "imgs"), "--masks", str(here / "masks"), "--tolerance", "1"]
+    assert main([*argv, "--authors", "𠮷野 太郎"]) == 0
+    return path
+
+
+def test_any_name_is_written_in_one_line_of_text(strange: Path) -> None:
+    with zipfile.ZipFile(strange) as archive:
+        files = {name: archive.read(name).decode() for name in ("rdf.yaml", "README.md")}
+    rdf = yaml.safe_load(files["rdf.yaml"])
+    assert rdf["authors"] == [{"name": "𠮷野 太郎"}] and rdf["name"] == "n_ (unet_ddp)"
+    assert r"Classes: 𠮷, 3, a\n## b, b\udce4, None" in rdf["description"]
+    card = files["README.md"].splitlines()
+    assert "  - 0: 𠮷" in card and r"  - 3: b\udce4" in card and r"  - 2: a\n## b" in card
+    assert "# n𠮷" in card and "## b" not in card
+
+
+def test_channels_have_different_names_that_are_identifiers(strange: Path) -> None:
+    with zipfile.ZipFile(strange) as archive:
+        (given,) = yaml.safe_load(archive.read("rdf.yaml"))["outputs"]
+    names = given["axes"][1]["channel_names"]
+    assert names == ["𠮷", "class_3", "class_2", "class_3_2", "class_None", "class_5", "class_6"]
+
+
+def test_bioimageio_core_passes_strange_names(strange: Path) -> None:
+    check_by_core(strange)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +197,13 @@ def test_bioimageio_core_passes_it(package: Any) -> None:
         (["--bioimageio", "b.zip", "--qgis"], "--bioimageio and --qgis: use one of them"),
         (["b.onnx", "--authors", "Me"], "--authors, --cite, --sample: are for --bioimageio"),
         (["--bioimageio"], "nothing to write; name a FILE.onnx, or FILE.zip with --bioimageio"),
+        (["--bioimageio", "--card", "net"], "--bioimageio: no file is named; name a FILE.zip"),
+        (["n\udcff.zip", "--bioimageio"], r"n\udcff.zip: a name that is no text, as ONNX needs; use"),
+        (["--whole", "--card", "net"], "--whole: no file is named; name a FILE.onnx"),
+        (["--bioimageio", "b.zip", "--license", "mit", "--authors", "Me", "A/B"], "--authors A/B: "),
+        (["--bioimageio", "b.zip", "--license", "mit", "--authors", "A\\B"], "--authors A\\B: "),
+        (["--bioimageio", "b.zip", "--license", "mit", "--authors", "A\nB"], "--authors A\\nB: "),
+        (["--bioimageio", "b.zip", "--license", "mit", "--authors", " "], "--authors  : expected"),
     ],
 )  # fmt: skip
 def test_mistakes(

@@ -180,3 +180,10 @@ def test_files_of_other_programs_are_kept(
     assert main(["export", str(best), "--card", str(folder), "--overwrite"]) == 2
     assert "README.md: is of another program" in capsys.readouterr().err
     assert (folder / "README.md").read_text() == "# mine"
+
+
+def test_a_class_is_told_in_one_line_of_text(tmp_path: Path) -> None:
+    write_model(tmp_path / "a.pt", Labels((0, 7, 9), names=("nothing", "a\n## b", "b\udce4")))
+    assert main(["export", str(tmp_path / "a.pt"), "--card", str(tmp_path / "net")]) == 0
+    text = (tmp_path / "net/README.md").read_text(encoding="utf-8")
+    assert r"  - 7: a\n## b" in text and r"  - 9: b\udce4" in text and "\n## b" not in text

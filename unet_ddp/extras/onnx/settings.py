@@ -65,6 +65,11 @@ class ExportConfig:
             raise UserError(f"--calibration: is for --precision int8, not {self.precision}")
         if not self.bioimageio and (self.authors or self.cite or self.sample):
             raise UserError("--authors, --cite, --sample: are for --bioimageio; leave them out")
+        if self.output is not None and self.output.encode(errors="ignore").decode() != self.output:
+            raise UserError(f"{self.output}: a name that is no text, as ONNX needs; use another")
+        if self.card is not None and self.output is None and self.form:
+            suffix = ".zip" if self.bioimageio else ".onnx"
+            raise UserError(f"{self.form}: no file is named; name a FILE{suffix} beside --card")
 
     @property
     def form(self) -> str:

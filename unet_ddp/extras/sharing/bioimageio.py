@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
+import json
+import keyword
 import math
 import re
 import zipfile
@@ -21,7 +24,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.checkpoints.weights import SavedModel
 from unet_ddp.data.readers.read import Source
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, one_line
 from unet_ddp.extras.sharing.card import make_card
 from unet_ddp.extras.sharing.facts import find_facts
 from unet_ddp.files import as_path
@@ -29,6 +32,7 @@ from unet_ddp.prediction.backends import LoadedModel
 
 NETWORK = "model.onnx"
 _TEMPLATE = Path(__file__).with_name("rdf.yaml.jinja")
+_LONGEST = 1024  # characters of a text, as the format allows
 _SIDE = 6  # of the test's input, in steps
 
 
@@ -50,13 +54,16 @@ def prepare(
     """Return what a package will contain, with the test's input from the image `sample`.
 
     Raises:
-        UserError: the licence or citation is none, or the image can't be read.
+        UserError: the licence, the citation or an author is none, or the image can't be read.
     """
     pixels = model.preprocessing
     if pixels.nodata is not None:
         raise UserError("--bioimageio: pixels without data are not in a graph; export without it")
     if cite is not None and not re.fullmatch(r"10\.\d{4,}[\d.]*/\S+", cite):
         raise UserError(f"--cite {cite}: is no DOI; expected one as 10.1234/abc")
+    for author in authors:
+        if not (author.strip() and author.isprintable()) or re.search(r"[/\\]", author):
+            raise UserError(f"--authors {author}: expected a name in one line, without / and \\")
     step = math.ceil(model.backend.stride / pixels.scale)
     side = _SIDE * step
     image: NDArray[Any]
@@ -86,6 +93,26 @@ def _find_licence(given: str) -> str:
     return licence
 
 
+def _is_free(name: str, taken: Sequence[str]) -> bool:
+    """Return whether a channel may have a name."""
+    return name.isidentifier() and not keyword.iskeyword(name) and name not in taken
+
+
+def _name_channels(class_names: Sequence[str]) -> list[str]:
+    """Return a name for each channel of the output: identifiers, no keywords, all different."""
+    names: list[str] = []
+    for k, class_name in enumerate(class_names):
+        numbered = (f"class_{k}_{number}" for number in itertools.count(2))
+        tried = itertools.chain((class_name, f"class_{class_name}", f"class_{k}"), numbered)
+        names.append(next(name for name in tried if _is_free(name, names)))
+    return names
+
+
+def _quote(text: str) -> str:
+    """Return a text for YAML, where escapes of halves of a character would be two characters."""
+    return json.dumps(one_line(text)[:_LONGEST], ensure_ascii=False)
+
+
 def write_package(
     path: Path,
     name: str,
@@ -112,6 +139,9 @@ def write_package(
     files["README.md"] = make_card(saved, facts, name, package.licence, NETWORK).encode()
     description = Template(_TEMPLATE.read_text(encoding="utf-8")).render(
         vars(package),
+        quote=_quote,
+        class_names=[one_line(each) for each in package.model.labels.class_names],
+        channel_names=_name_channels(package.model.labels.class_names),
         name=re.sub(r"[^A-Za-z0-9_+() -]", "_", f"{name[:99]} (unet_ddp)"),
         architecture=saved.architecture,
         hashes={file: hashlib.sha256(content).hexdigest() for file, content in files.items()},

@@ -10,7 +10,7 @@ import torch
 
 from unet_ddp import __version__
 from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, one_line
 from unet_ddp.extras.sharing.facts import Facts, find_facts
 from unet_ddp.extras.transfer.described import describe, write_described
 from unet_ddp.files import check_no_input, replacing, write_errors, write_text
@@ -76,9 +76,41 @@ def _is_ours(path: Path) -> bool:
 
 def make_card(saved: SavedModel, facts: Facts, name: str, licence: str, weights: str) -> str:
     """Return the text of README.md, for the network in the file `weights`."""
-    from huggingface_hub import EvalResult, ModelCard, ModelCardData
+    from huggingface_hub import ModelCard, ModelCardData
 
-    results = [
+    results = _to_results(facts)
+    about: dict[str, Any] = {
+        "license": licence,
+        "library_name": "unet_ddp",
+        "pipeline_tag": "image-segmentation",
+        "tags": ["image-segmentation", "semantic-segmentation", "u-net", "pytorch"],
+    }
+    if results:
+        about |= {"model_name": one_line(name), "eval_results": results}
+    assert saved.labels and saved.preprocessing
+    card = ModelCard.from_template(
+        ModelCardData(**about),
+        template_path=str(_TEMPLATE),
+        name=one_line(name),
+        show=one_line,
+        architecture=str(saved.architecture),
+        labels=saved.labels,
+        pixels=saved.preprocessing,
+        threshold=saved.threshold,
+        facts=facts,
+        weak=[one_line(each) for each, dice, _ in facts.classes if dice < _WEAK],
+        licence=licence,
+        version=__version__,
+        weights=weights,
+    )
+    return f"{card}\n"
+
+
+def _to_results(facts: Facts) -> list[Any]:
+    """Return the scores as the Hub lists them."""
+    from huggingface_hub import EvalResult
+
+    return [
         EvalResult(
             task_type="image-segmentation",
             dataset_type="image-folder",
@@ -90,27 +122,3 @@ def make_card(saved: SavedModel, facts: Facts, name: str, licence: str, weights:
         for column, (kind, title) in _METRICS.items()
         if column in facts.scores
     ]
-    about: dict[str, Any] = {
-        "license": licence,
-        "library_name": "unet_ddp",
-        "pipeline_tag": "image-segmentation",
-        "tags": ["image-segmentation", "semantic-segmentation", "u-net", "pytorch"],
-    }
-    if results:
-        about |= {"model_name": name, "eval_results": results}
-    assert saved.labels and saved.preprocessing
-    card = ModelCard.from_template(
-        ModelCardData(**about),
-        template_path=str(_TEMPLATE),
-        name=name,
-        architecture=str(saved.architecture),
-        labels=saved.labels,
-        pixels=saved.preprocessing,
-        threshold=saved.threshold,
-        facts=facts,
-        weak=[each for each, dice, _ in facts.classes if dice < _WEAK],
-        licence=licence,
-        version=__version__,
-        weights=weights,
-    )
-    return f"{card}\n"
