@@ -1,4 +1,4 @@
-"""What makes probabilities and class ids of logits; the labels name theirs, see plugins/built_in.py."""
+"""From logits to probabilities and class ids; the labels name theirs, see plugins/built_in.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scan found of each file, in the user's cache folder.
+"""Store of what a scan found in each file, in the user's cache folder.
 
 An entry is valid as long as its file's size and time are the same.
 """

@@ -1,4 +1,4 @@
-"""What is known of a trained network: its scores, its data and its training, without names of files."""
+"""Facts about a trained network: its scores, its data and its training, without names of files."""
 
 from __future__ import annotations
 
