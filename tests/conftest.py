@@ -38,11 +38,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return the processes to test with: several for a whole lane alone.
 
     Chosen tests start sooner in one. Thorough ones wait half of their time, for processes of their own
-    and for time limits: one process more than there are cores keeps these busy.
+    and for time limits: two processes more than there are cores keep these busy.
     """
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not config.option.keyword
     cores = min(4, os.cpu_count() or 1)
-    lanes = {"not thorough": cores, "thorough": cores + 1, "thorough and not release": cores + 1}
+    lanes = {"not thorough": cores, "thorough": cores + 2, "thorough and not release": cores + 2}
     return lanes.get(config.option.markexpr, 0) * whole
 
 

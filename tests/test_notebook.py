@@ -44,7 +44,7 @@ def test_the_notebook_of_the_documentation_runs(folder: Path) -> None:
     assert (folder / "mask.png").exists() and (folder / "data/demo/imgs").exists()
 
 
-@pytest.mark.parametrize("nproc", [1, 2])
+@pytest.mark.parametrize("nproc", [1, pytest.param(2, marks=pytest.mark.release)])
 def test_an_interrupted_run_of_cells_ends_as_that_of_the_shell(folder: Path, nproc: int) -> None:
     printed = run_notebook(
         folder,

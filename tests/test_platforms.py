@@ -46,7 +46,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("platform", ["win32", "darwin"])
+@pytest.mark.parametrize("platform", ["win32", pytest.param("darwin", marks=pytest.mark.release)])
 @pytest.mark.thorough
 def test_all_commands_of_one_process_run(tmp_path: Path, platform: str) -> None:
     make_set(tmp_path)

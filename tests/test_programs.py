@@ -34,7 +34,7 @@ from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.data.labels import Labels
 
 pytestmark = pytest.mark.processes
-thorough = pytest.mark.thorough
+thorough, release = pytest.mark.thorough, pytest.mark.release
 
 FLAGS = ["--width", "2", "--epochs", "2", "--batch-size", "2", "--workers", "0"]
 LAUNCH = ["-W", "ignore::FutureWarning", "-m", "torch.distributed.launch", "--nproc_per_node=2"]
@@ -64,7 +64,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     "name",
     [
         "python",
-        *(pytest.param(name, marks=thorough) for name in STARTS if name != "python"),
+        *(pytest.param(name, marks=thorough) for name in ("torchrun", "nproc")),
+        *(
+            pytest.param(name, marks=[thorough, release])
+            for name in ("launch", "torchrun, and a restart")
+        ),
     ],
 )
 def test_every_start_trains_and_predicts(finished: Finished, name: str) -> None:

@@ -19,7 +19,7 @@ from unet_ddp.network.architecture import in_encoder
 # 12 images, 2 of them for validation: 5 steps of 2 in each of 2 epochs.
 FLAGS = ["--width", "2", "--epochs", "2", "--validation", "17", "--ema", "0.9", "--workers", "0"]
 SAMPLED = "--balance 60 --scale-jitter 0.5 2 --augmentation street --crop-size 16 24"
-thorough = pytest.mark.thorough
+thorough, release = pytest.mark.thorough, pytest.mark.release
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,10 @@ LOSSES = ("dice_focal", "tversky", "focal --hard-pixels 20", "lovasz")
         # What makes runs depend on ranks: the running averages, too, are then those of all ranks.
         (2, "--batch-norm local --compress-gradients"),
         (2, f"--epochs 1 --loss lovasz_ce {WEIGHTED} {SAMPLED}"),
-        *(pytest.param(2, f"--epochs 1 --loss {name}", marks=thorough) for name in LOSSES),
+        *(
+            pytest.param(2, f"--epochs 1 --loss {name}", marks=[thorough, release])
+            for name in LOSSES
+        ),
         # DDP rearranges its buckets after the first step; sums over four ranks must not change.
         pytest.param(4, "--width 6", marks=thorough),
         # FPN drops whole channels at random: each step draws from (seed, step, rank).
@@ -181,8 +184,8 @@ def test_a_run_without_patience_left_anneals_and_ends(
     ("size", "flags"),
     [
         (1, "--encoder-rate 0.1 --epochs 2"),
-        pytest.param(2, "--accumulate 2 --epochs 2", marks=thorough),
-        pytest.param(4, "--epochs 2", marks=thorough),
+        pytest.param(2, "--accumulate 2 --epochs 2", marks=[thorough, release]),
+        pytest.param(4, "--epochs 2", marks=[thorough, release]),
         pytest.param(2, "--batch-size auto --epochs 2", marks=thorough),
         pytest.param(1, "--freeze encoder --epochs 2", marks=thorough),
         pytest.param(2, "--budget 1h", marks=thorough),

@@ -37,7 +37,7 @@ _ENVIRONMENT = {
 }
 _HEAVY = (
     "albumentations", "cv2", "onnx", "onnxruntime", "segmentation_models_pytorch", "tifffile", "torch._dynamo",
-    "torch.utils.tensorboard", "torchvision.utils", "unet_ddp.commands.doctor", "unet_ddp.commands.evaluate",
+    "torch.utils.tensorboard", "unet_ddp.commands.doctor", "unet_ddp.commands.evaluate",
     "unet_ddp.extras.report.command", "unet_ddp.extras.report.charts", "yaml",
 )  # fmt: skip
 

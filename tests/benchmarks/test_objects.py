@@ -10,6 +10,7 @@ from benchmarks.objects import main
 
 
 @pytest.mark.thorough
+@pytest.mark.release
 def test_three_ways_to_separate_are_scored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,7 +44,11 @@ print("torch" in sys.modules)
 from unet_ddp import Predictor
 Predictor.from_checkpoint(sys.argv[1], device="cpu")
 print(*sys.modules)
+import numpy
 from unet_ddp.commands import predict
+from unet_ddp.data.drawing import draw_mask
+from unet_ddp.data.labels import Labels
+draw_mask(numpy.zeros((2, 2, 3), "uint8"), numpy.ones((2, 2), "uint8"), Labels((0, 1)))
 print(*sys.modules)
 """
 

@@ -18,15 +18,11 @@ TINT = (0, 255, 150)  # for the foreground of two classes
 
 def draw_mask(image: Pixels, ids: Ids, labels: Labels) -> Tensor:
     """Return `image` (H, W, C) with the classes of `ids` (H, W) over it, (3, H, W) uint8."""
-    from torchvision.utils import draw_segmentation_masks
-
-    colours = class_colours(labels)
-    classes = torch.tensor([*colours]).view(-1, 1, 1)
-    layers = torch.from_numpy(ids)[None] == classes  # (classes shown, H, W)
-    drawn: Tensor = draw_segmentation_masks(
-        to_rgb(image), layers, labels.layer_opacity / 100, [*colours.values()]
-    )
-    return drawn
+    picture = to_rgb(image)
+    layer = picture.clone()
+    for k, colour in class_colours(labels).items():
+        layer[:, torch.from_numpy(ids == k)] = torch.tensor(colour, dtype=torch.uint8)[:, None]
+    return torch.lerp(picture.float(), layer.float(), labels.layer_opacity / 100).to(torch.uint8)
 
 
 def class_colours(labels: Labels) -> dict[int, Colour]:

@@ -324,6 +324,7 @@ def test_three_sizes_have_no_check() -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.release  # tune's are killed in the same way
 @pytest.mark.processes
 def test_real_trainings_killed_and_continued(tmp_path: Path) -> None:
     """The scores are those of a curve that was not killed; on two processes nearly the same."""

@@ -33,7 +33,11 @@ KINDS: dict[str, tuple[Labels, dict[str, Any]]] = {
     "overlap": (OverlapLabels((1, 2), names=("cell", "nucleus"), thresholds=(0.4, 0.6)), {}),
 }
 STRANGE = ("𠮷", "3", "a\n## b", "b\udce4", "None", "6 ", "6")
-THOROUGH = [pytest.param(kind, marks=pytest.mark.thorough) for kind in KINDS if kind != "binary"]
+THOROUGH = [
+    pytest.param(kind, marks=[pytest.mark.thorough] + [pytest.mark.release] * (kind != "names"))
+    for kind in KINDS
+    if kind != "binary"
+]
 
 
 def draw(kind: str, seed: int = 0) -> np.ndarray:
