@@ -204,6 +204,8 @@ def test_bioimageio_core_passes_strange_names(strange: Path) -> None:
         (["--bioimageio", "--card", "net"], "--bioimageio: no file is named; name a FILE.zip"),
         (["n\udcff.zip", "--bioimageio"], r"n\udcff.zip: a name that is no text, as ONNX needs; use"),
         (["--whole", "--card", "net"], "--whole: no file is named; name a FILE.onnx"),
+        (["--precision", "int8", "--card", "net"], "--precision: no file is named; name a FILE.o"),
+        (["--tolerance", "0.1", "--card", "net"], "--tolerance: no file is named; name a FILE.onnx"),
         (["--bioimageio", "b.zip", "--license", "mit", "--authors", "Me", "A/B"], "--authors A/B: "),
         (["--bioimageio", "b.zip", "--license", "mit", "--authors", "A\\B"], "--authors A\\B: "),
         (["--bioimageio", "b.zip", "--license", "mit", "--authors", "A\nB"], "--authors A\\nB: "),

@@ -10,6 +10,8 @@ import tyro
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.settings import Excludes, flag
 
+_OF_FILE = ("precision", "runtime", "images", "tolerance")
+
 
 @dataclass(frozen=True)
 class ExportConfig:
@@ -67,9 +69,13 @@ class ExportConfig:
             raise UserError("--authors, --cite, --sample: are for --bioimageio; leave them out")
         if self.output is not None and self.output.encode(errors="ignore").decode() != self.output:
             raise UserError(f"{self.output}: a name that is no text, as ONNX needs; use another")
-        if self.card is not None and self.output is None and self.form:
+        flags = [self.form] if self.form else []
+        flags += [
+            f"--{name}" for name in _OF_FILE if getattr(self, name) != getattr(ExportConfig, name)
+        ]
+        if self.card is not None and self.output is None and flags:
             suffix = ".zip" if self.bioimageio else ".onnx"
-            raise UserError(f"{self.form}: no file is named; name a FILE{suffix} beside --card")
+            raise UserError(f"{flags[0]}: no file is named; name a FILE{suffix} beside --card")
 
     @property
     def form(self) -> str:
