@@ -120,8 +120,10 @@ def test_a_frozen_encoder_is_evaluated_and_has_no_gradients(
 
 def test_groups_keep_the_parameters_order(network: nn.Module) -> None:
     """A checkpoint's moments are numbered by it: those of runs with one group fit too."""
-    groups = parameter_groups(network, 0.25)
-    assert [group["lr_scale"] for group in groups] == [0.25, 1.0]
+    groups = parameter_groups(network, 0.25, 4.0)
+    assert [group["lr_scale"] for group in groups] == [0.25, 1.0, 4.0]
+    classes = network.eval()(torch.zeros(1, 3, 32, 32)).shape[1]
+    assert [len(parameter) for parameter in groups[-1]["params"]] == [classes] * 2
     grouped = [parameter for group in groups for parameter in group["params"]]
     assert all(a is b for a, b in zip(grouped, network.parameters(), strict=True))
     count = sum(in_encoder(name) for name, _ in network.named_parameters())

@@ -215,7 +215,7 @@ def test_a_resumed_state_is_restored_with_the_new_weight_decay() -> None:
     _, _, restored = build_run(changed, resumed=resumed)
     assert (restored.epoch, restored.best) == (2, 0.5)
     assert torch.equal(restored.network.outc.conv.weight, state.network.outc.conv.weight)
-    assert [group["weight_decay"] for group in restored.optimizer.param_groups] == [0.7, 0.7]
+    assert {group["weight_decay"] for group in restored.optimizer.param_groups} == {0.7}
 
 
 @pytest.mark.parametrize(
@@ -288,8 +288,23 @@ def test_a_file_s_encoder_is_frozen_under_a_network_of_the_flags(tmp_path: Path)
     ]  # fmt: skip
     assert not network.inc.training and not network.inc.double_conv[0].weight.requires_grad
     assert network.up1.training and network.outc.conv.weight.requires_grad
-    assert [group["lr_scale"] for group in state.optimizer.param_groups] == [0.5, 1.0]
+    assert [group["lr_scale"] for group in state.optimizer.param_groups] == [0.5, 1.0, 1.0]
     assert build_run()[2].frozen == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "load", "factor"),
+    [
+        (1e-4, None, 10), (1e-3, None, 10), (4e-3, None, 2.5), (0.1, None, 1), ("auto", None, 1),
+        (1e-3, "x.pt", 1),
+    ],
+)  # fmt: skip
+def test_the_last_layer_of_a_new_network_has_a_rate_of_a_hundredth(
+    rate: float | str, load: str | None, factor: float
+) -> None:
+    config = replace(with_options(learning_rate=rate), run=RunConfig(load=load))
+    groups = build_run(config)[2].optimizer.param_groups
+    assert [group["lr_scale"] for group in groups] == [1, 1, factor]
 
 
 # -- what is saved and said -----------------------------------------------------------------------

@@ -224,9 +224,15 @@ def test_a_run_without_average_or_scaler_is_restored_too() -> None:
     assert saved["ema"] is None and saved["ema_steps"] == 0
     assert saved["scaler"] == {}
     del saved["threshold"], saved["unbiased"]  # not in checkpoints of version 0.1's first days
+    del saved["last_rate"]
     other = make_state(make_network(seed=2))
+    other.optimizer.param_groups[-1]["lr_scale"] = 10.0  # of new runs
     other.load_state_dict(copy.deepcopy(saved))
     assert other.done == 2 and other.threshold is None and other.unbiased is False
+    assert other.optimizer.param_groups[-1]["lr_scale"] == 1
+    saved["last_rate"] = 5.0
+    other.load_state_dict(copy.deepcopy(saved))
+    assert other.optimizer.param_groups[-1]["lr_scale"] == 5
     assert torch.equal(other.network[0].weight, state.network[0].weight)
 
 

@@ -91,6 +91,7 @@ class SavedRun:
     scaler: Scaler | None = None
     anneal: tuple[_Count, _Count] | None = None
     unbiased: bool = False
+    last_rate: Annotated[float, Limit(above=0)] = 1.0
     files: Tensor | None = None
     crop_size: tuple[_Count, _Count] | None = None
     sources: dict[str, str] | None = None

@@ -16,6 +16,7 @@ from unet_ddp.plugins import find, is_built_in, is_own
 
 _STRIDES = tuple(2**k for k in range(11))
 _ENCODER = ("encoder.", "inc.", "down")  # what its parameters' names begin with
+_LAST = ("segmentation_head.", "outc.")
 
 
 @dataclass(frozen=True)
@@ -178,14 +179,25 @@ def freeze_encoder(network: nn.Module) -> list[nn.Module]:
     return parts
 
 
-def parameter_groups(network: nn.Module, encoder_rate: float) -> list[dict[str, Any]]:
-    """Return the optimizer's groups, in the parameters' order: the encoder and the rest.
+def parameter_groups(
+    network: nn.Module, encoder_rate: float, last_rate: float = 1.0
+) -> list[dict[str, Any]]:
+    """Return the optimizer's groups, in the parameters' order: the encoder, the rest, the last layer.
 
     As in timm, "lr_scale" is the factor of a group's learning rate.
     """
     encoder: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
+    last: list[nn.Parameter] = []
     for name, parameter in network.named_parameters():
-        group = encoder if in_encoder(name) else rest
-        group.append(parameter)
-    return [{"params": encoder, "lr_scale": encoder_rate}, {"params": rest, "lr_scale": 1.0}]
+        if in_encoder(name):
+            encoder.append(parameter)
+        elif name.startswith(_LAST):
+            last.append(parameter)
+        else:
+            rest.append(parameter)
+    return [
+        {"params": encoder, "lr_scale": encoder_rate},
+        {"params": rest, "lr_scale": 1.0},
+        {"params": last, "lr_scale": last_rate},
+    ]

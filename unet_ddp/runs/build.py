@@ -119,6 +119,17 @@ def _choose_architecture(
     return architecture, preprocessing, notes
 
 
+def _choose_last_rate(config: TrainConfig, schedule: Schedule) -> float:
+    """Return the factor of the last layer's learning rate: up to 10, so that its peak is 0.01.
+
+    AdamW moves a weight by at most the rate in a step. With random weights, short runs kept what the
+    seed had made of this layer (docs/quality-log.md).
+    """
+    if config.run.load or not schedule.highest:
+        return 1.0
+    return min(10.0, max(1.0, 0.01 / schedule.highest))
+
+
 def new_schedule(options: OptimizationConfig, steps: int) -> Schedule:
     """Return the schedule of a run of `steps` steps an epoch; a planner sets a rate that is auto."""
     rate = 0.0 if options.learning_rate == "auto" else options.learning_rate
@@ -142,9 +153,9 @@ def build_state(
         )
     network = _build_weights(config, spec, data.labels, resumed, world)
     frozen = freeze_encoder(network) if options.freeze == "encoder" else []
-    groups = parameter_groups(network, options.encoder_rate)
-    # Neither tiny nor large.
-    height, width = (max(64, min(n, 256)) for n in data.crop_size or data.smallest)
+    schedule = new_schedule(options, steps)
+    groups = parameter_groups(network, options.encoder_rate, _choose_last_rate(config, schedule))
+    height, width = (max(64, min(n, 256)) for n in data.crop_size or data.smallest)  # not extreme
     example = torch.zeros(2, spec.architecture.channels, height, width, device=world.device)
     replica = world.replicate(network, example, compress=options.compress_gradients)
     state = TrainState(
@@ -154,7 +165,7 @@ def build_state(
         spec.precision,
         spec.loss,
         spec.preprocessing,
-        new_schedule(options, steps),
+        schedule,
         steps,
         options.patience,
         options.seed * world.size + world.rank,

@@ -79,7 +79,7 @@ def train_step(
         if state.average is not None:
             state.average.update_ema(tensors, is_finite)
         state.count_step(losses, is_finite)
-    return StepReport(losses, optimizer.param_groups[-1]["lr"], is_finite, pairs)
+    return StepReport(losses, state.schedule.at(state.done - 1), is_finite, pairs)
 
 
 def correct_averages(state: TrainState, buffers: Snapshot, *, batches: int) -> None:
