@@ -165,6 +165,7 @@ def test_a_script_without_a_guard_trains_on_two_processes(images: Path) -> None:
 
 @pytest.mark.processes
 @pytest.mark.thorough
+@pytest.mark.release
 def test_a_terminal_shows_the_bar_of_several_processes(images: Path) -> None:
     script = """
         import unet_ddp

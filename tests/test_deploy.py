@@ -142,6 +142,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.thorough
+@pytest.mark.release  # each signal and each stop is tested alone, too
 def test_a_job_that_reaches_its_limit_ends_as_an_undisturbed_run(
     tmp_path: Path, ranks: Ranks
 ) -> None:

@@ -125,7 +125,7 @@ LOSSES = ("dice_focal", "tversky", "focal --hard-pixels 20", "lovasz")
             for name in LOSSES
         ),
         # DDP rearranges its buckets after the first step; sums over four ranks must not change.
-        pytest.param(4, "--width 6", marks=thorough),
+        pytest.param(4, "--width 6", marks=[thorough, release]),
         # FPN drops whole channels at random: each step draws from (seed, step, rank).
         pytest.param(2, f"--epochs 1 --model fpn --encoder {SMALL}", marks=thorough),
     ],
@@ -188,7 +188,7 @@ def test_a_run_without_patience_left_anneals_and_ends(
         pytest.param(4, "--epochs 2", marks=[thorough, release]),
         pytest.param(2, "--batch-size auto --epochs 2", marks=thorough),
         pytest.param(1, "--freeze encoder --epochs 2", marks=thorough),
-        pytest.param(2, "--budget 1h", marks=thorough),
+        pytest.param(2, "--budget 1h", marks=[thorough, release]),
     ],
 )
 def test_what_was_planned_leaves_no_trace_and_stays(

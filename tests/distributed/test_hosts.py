@@ -253,6 +253,7 @@ CONTAINER = [
 
 
 @two_hosts
+@pytest.mark.release
 def test_ranks_in_containers_of_one_name_save_on_a_signal(images: Path, tmp_path: Path) -> None:
     """With --network=host they have the machine's name, and each its own process ids."""
     argv = [sys.executable, FAULTS, "slow steps", *data_flags(images), *FLAGS, "--epochs", "900"]

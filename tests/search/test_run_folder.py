@@ -22,6 +22,7 @@ def test_acts_that_once_lost_something_lose_nothing(acts: Acts) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.release
 def test_a_run_folder_keeps_everything_in_long_lives() -> None:
     many = settings(COMMON, derandomize=True, max_examples=10, stateful_step_count=10)
     run_state_machine_as_test(RunFolders, settings=many)
