@@ -230,10 +230,19 @@ def test_a_run_without_average_or_scaler_is_restored_too() -> None:
     other.load_state_dict(copy.deepcopy(saved))
     assert other.done == 2 and other.threshold is None and other.unbiased is False
     assert other.optimizer.param_groups[-1]["lr_scale"] == 1
-    saved["last_rate"] = 5.0
-    other.load_state_dict(copy.deepcopy(saved))
-    assert other.optimizer.param_groups[-1]["lr_scale"] == 5
     assert torch.equal(other.network[0].weight, state.network[0].weight)
+
+
+@pytest.mark.parametrize(("saved", "set_now", "expected"), [(5, 10, 5), (5, 5, 5), (10, 2, 2)])
+def test_the_last_layer_s_rate_is_at_most_that_of_both_starts(
+    saved: float, set_now: float, expected: float
+) -> None:
+    """With a higher --lr on --resume, the saved factor would lift its peak above 0.01."""
+    content = {**make_state().state_dict(), "last_rate": saved}
+    state = make_state(make_network(seed=2))
+    state.optimizer.param_groups[-1]["lr_scale"] = set_now
+    state.load_state_dict(copy.deepcopy(content))
+    assert state.optimizer.param_groups[-1]["lr_scale"] == expected
 
 
 def test_a_new_average_starts_from_the_weights_that_are_restored() -> None:

@@ -222,7 +222,8 @@ class TrainState:
         """Restore what `state_dict` returned."""
         self.network.load_state_dict(state["model"])
         groups = self.optimizer.state_dict()["param_groups"]  # by the settings, not the file
-        groups[-1]["lr_scale"] = state.get("last_rate", 1.0)  # but as the run began
+        now = groups[-1].get("lr_scale", 1.0)
+        groups[-1]["lr_scale"] = min(now, state.get("last_rate", 1.0))  # 1: as its version trained
         self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         if self.average is not None:  # the run may have had none
             self.average.network.load_state_dict(state.get("ema") or state["model"])
