@@ -166,6 +166,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_any_name_is_written_in_one_line_of_text(strange: Path) -> None:
     with zipfile.ZipFile(strange) as archive:
         files = {name: archive.read(name).decode() for name in ("rdf.yaml", "README.md")}
@@ -177,6 +178,7 @@ def test_any_name_is_written_in_one_line_of_text(strange: Path) -> None:
     assert "# n𠮷" in card and "## b" not in card
 
 
+@pytest.mark.thorough
 def test_channels_have_different_names_that_are_identifiers(strange: Path) -> None:
     with zipfile.ZipFile(strange) as archive:
         (given,) = yaml.safe_load(archive.read("rdf.yaml"))["outputs"]
@@ -184,6 +186,7 @@ def test_channels_have_different_names_that_are_identifiers(strange: Path) -> No
     assert names == ["𠮷", "class_3", "class_2", "class_3_2", "class_None", "class_5", "class_6"]
 
 
+@pytest.mark.thorough
 def test_bioimageio_core_passes_strange_names(strange: Path) -> None:
     check_by_core(strange)
 

@@ -383,6 +383,7 @@ def test_without_validation_or_optuna_or_under_torchrun(
 
 
 @pytest.mark.thorough
+@pytest.mark.release
 @pytest.mark.processes
 def test_real_trainings_killed_and_continued(tmp_path: Path) -> None:
     """The scores are those of a search that was not killed, and no training outlives its search."""
