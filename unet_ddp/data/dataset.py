@@ -113,16 +113,20 @@ class SegmentationDataset(Dataset[Sample | UserError]):
     def _decode(self, pair: Pair) -> Arrays:
         """Return image (H, W, C) and class ids (H, W) of a pair, scaled."""
         with self.pairs.local(pair.image) as local, Source(local) as source:
-            scale = self.scale
-            if self.image_format.ground_resolution is not None:
-                with source.reading() as opened:
-                    scale = opened.find_scale(self.image_format, scale)
+            scale = self.find_scale(source)
             image, nodata_mask = source.image(self.image_format, scale=scale)
         codes = self.read_codes(pair.mask, image.shape[:2], scale)
         mask = self.labels.to_ids(codes, pair.mask)  # after scaling: borders keep their width
         if nodata_mask is not None:
             mask[nodata_mask] = IGNORE_ID
         return image, mask
+
+    def find_scale(self, source: Source) -> float:
+        """Return the scale of an image; of a map, that which brings it to one ground resolution."""
+        if self.image_format.ground_resolution is None:
+            return self.scale
+        with source.reading() as opened:
+            return opened.find_scale(self.image_format, self.scale)
 
     def read_truth(self, index: int) -> Ids:
         """Return the class ids (H, W) of a pair at its image's own size, or raise a UserError.

@@ -13,7 +13,10 @@ from tqdm import tqdm
 
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.loaders import count_workers, how_to_read
-from unet_ddp.data.pairs import Pairs
+from unet_ddp.data.masks import Size
+from unet_ddp.data.pairs import Pair, Pairs
+from unet_ddp.data.readers.base import Codes
+from unet_ddp.data.readers.read import Source
 from unet_ddp.data.samplers import Key, ScoringSampler
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, hides_bars
@@ -63,10 +66,8 @@ class EvaluationDataset(SegmentationDataset):
         try:
             if self._needs_truth:
                 truth = torch.from_numpy(self.read_truth(index))
-            scale = 1.0 if self.full_size else self.scale
             ids = truth.numpy()
-            path = self.pairs.to_read(index).mask
-            read = partial(self.read_codes, path, ids.shape, scale)
+            read = partial(self._read_values, self.pairs.to_read(index), ids.shape)
             found = self.labels.find_truth(ids, read)
         except UserError as error:
             return error
@@ -74,6 +75,14 @@ class EvaluationDataset(SegmentationDataset):
         return EvaluationSample(
             scaled.image[None], truth[None], scaled.mask[None], mask[None], index
         )
+
+    def _read_values(self, pair: Pair, size: Size) -> Codes:
+        """Return the values (H, W) of the mask of a pair, whose truth has this size."""
+        scale = 1.0 if self.full_size else self.scale
+        if not self.full_size and self.image_format.ground_resolution is not None:
+            with self.pairs.local(pair.image) as local, Source(local) as source:
+                scale = self.find_scale(source)
+        return self.read_codes(pair.mask, size, scale)
 
     def read(self, index: int) -> EvaluationSample:
         """Return the sample of pair `index`, or raise its error."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.checks.test_check import collected, in_folder, prepared
+from tests.evaluation.examples import CPU, grey_predictor
 from tests.maps import CORNER, at, write_map
 from tests.prediction.models import noise
 from unet_ddp.data.dataset import SegmentationDataset
@@ -17,8 +18,11 @@ from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.base import Header
 from unet_ddp.data.readers.resize import resize_area, resize_nearest
 from unet_ddp.errors import UserError
+from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.extras.geo.checks import check_pairs
 from unet_ddp.extras.geo.maps import Place
+from unet_ddp.extras.objects.labels import ObjectLabels
+from unet_ddp.prediction.predictor import Predictor
 
 
 def make_maps(folder: Path, *, metres: tuple[float, ...] = (0.5,), **mask: Any) -> Path:
@@ -110,3 +114,20 @@ def test_the_files_no_data_value_is_the_sets(tmp_path: Path) -> None:
         write_map(tmp_path / "imgs" / name, noise(32, 32, number).astype(np.int16), nodata=-9)
         write_map(tmp_path / "masks" / name, np.tri(32, dtype=np.uint8))
     assert prepared(tmp_path).format.nodata == -9
+
+
+@pytest.mark.parametrize("full_size", [True, False])
+def test_numbers_of_objects_are_read_at_the_ground_resolution(
+    tmp_path: Path, full_size: bool
+) -> None:
+    """Validation has them at the scale of each image, as the network sees it."""
+    numbers = np.zeros((64, 64), np.uint16)
+    numbers[8:24, 8:24], numbers[32:56, 32:56] = 1, 2
+    image = write_map(tmp_path / "a.tif", noise(64, 64)[..., 0], at(0.25))
+    pair = Pair("a", image, write_map(tmp_path / "m.tif", numbers, at(0.25)))
+    model = grey_predictor(ObjectLabels.of(("object",))).models
+    predictor = Predictor(model, device=CPU, ground_resolution=0.5)
+    sample = EvaluationDataset(Pairs([pair]), predictor, full_size=full_size).read(0)
+    step = 1 if full_size else 2
+    assert sample.image.shape[1:3] == (32, 32)
+    assert sample.mask[0].tolist() == numbers[::step, ::step].tolist()
