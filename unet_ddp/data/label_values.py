@@ -79,13 +79,14 @@ class ClassValues:
 
     @cached_property
     def nodata(self) -> int:
-        """Mask value of pixels without data: the ignored one, or else one of no class."""
+        """Mask value of pixels without data: the ignored one if it is of no class, or else another of none."""
         largest = 65535
         if self.rgb:
             largest = 0xFFFFFF
         elif max(self.values) <= 255:
             largest = 255
-        if self.ignore is not None and 0 <= self.ignore <= largest:
+        is_free = self.ignore not in self.values  # with a threshold, a class may have it
+        if self.ignore is not None and is_free and 0 <= self.ignore <= largest:
             return self.ignore
         return next(value for value in range(largest, -1, -1) if value not in self.values)
 

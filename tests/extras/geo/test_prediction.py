@@ -74,7 +74,8 @@ def test_masks_lie_on_their_images_and_plain_ones_are_as_ever(here: Path) -> Non
 @pytest.mark.parametrize(
     ("labels", "nodata"),
     [(Labels((0, 1, 2), ignore=9), 9), (Labels((0, 300)), 65535),
-     (Labels((0xFF0000, 0x00FF00), rgb=True), None), (Labels((0, 255), ignore=-1), 254)],
+     (Labels((0xFF0000, 0x00FF00), rgb=True), None), (Labels((0, 255), ignore=-1), 254),
+     (Labels((0, 255), ignore=255, threshold=0), 254)],
     ids=str,
 )  # fmt: skip
 def test_the_value_of_no_data_is_no_class(here: Path, labels: Labels, nodata: int | None) -> None:
