@@ -405,6 +405,16 @@ def test_an_interrupted_job_continues(here: Path, capsys: pytest.CaptureFixture[
     assert not list(here.rglob(".*"))
 
 
+def test_earlier_masks_are_not_read_by_the_threshold_of_training_masks(here: Path) -> None:
+    """Training masks had 16 bit, and a threshold above all values of predictions."""
+    write_model(here / "deep.pt", Labels((0, 255), threshold=1000))
+    write_photo(here / "a.png")
+    argv = ["a.png", "-m", "deep.pt", "--rle"]
+    assert run(*argv, "one.csv") == 0
+    assert run(*argv, "two.csv", "--skip-existing") == 0
+    assert Path("one.csv").read_text() == Path("two.csv").read_text()
+
+
 def test_lists_of_several_images(here: Path) -> None:
     for name in "ba":
         write_photo(here / f"{name}.png")

@@ -178,7 +178,8 @@ class Labels(ClassValues):
 
     def from_file(self, codes: Codes, path: Path) -> Mask:
         """Return the mask of an earlier prediction, from the values in its file; some may be `nodata`."""
-        return replace(self, ignore=self.nodata).to_ids(codes, path)
+        # Its values are those of classes; a threshold is for the masks of training.
+        return replace(self, ignore=self.nodata, threshold=None).to_ids(codes, path)
 
     def decode(self, bands: Iterable[Band], size: Size) -> tuple[Mask, Shares | None]:
         """Return the mask (H, W) of a prediction in bands, and each pixel's probability of an object or None."""
