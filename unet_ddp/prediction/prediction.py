@@ -129,7 +129,10 @@ class Prediction:
     def shares(self) -> list[float]:
         """Share of each class in the pixels with data, 0 to 1; they add up to 1 unless classes overlap."""
         size = max(1, self.ids.size - self.nodata)
-        return [int(np.count_nonzero(has)) / size for has in self.labels.planes(self.ids)]
+        counts = [int(np.count_nonzero(has)) for has in self.labels.planes(self.ids)]
+        if self.labels.blank == 0:  # pixels without data look like the first class
+            counts[0] -= self.nodata
+        return [count / size for count in counts]
 
     def to_image(self) -> Image.Image:
         """Return the mask in the training masks' own values, or the numbers of objects.

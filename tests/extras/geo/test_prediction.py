@@ -281,6 +281,7 @@ def test_objects_that_pixels_without_data_cut_are_several(
     rings = [each["geometry"]["coordinates"] for each in polygons("a", prediction.mask, labels)]
     assert [len(each) for each in rings] == [1, 1]
     assert prediction.shares[1] == (prediction.mask > 0).sum() / (data > 0).sum()
+    assert sum(prediction.shares) == pytest.approx(1)
 
 
 def test_parts_of_an_object_that_touch_by_a_corner_are_several(here: Path) -> None:
