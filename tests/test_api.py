@@ -95,7 +95,7 @@ def test_a_run_goes_on(images: Path) -> None:
     where: dict[str, Any] = {"images": "imgs", "masks": "masks", **SETTINGS}
     unet_ddp.train(**where, stop_after="1epochs", exp_name="stopped")
     run = unet_ddp.train(resume=True, exp_name="stopped", device="cpu", workers=0)
-    whole = unet_ddp.train(**where, exp_name="whole")
+    whole = unet_ddp.train(**where, exp_name="whole", resume=Path("whole").exists())
     assert_same_weights(run.path, whole.path)
 
 

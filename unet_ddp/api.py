@@ -141,7 +141,7 @@ def _join_ranks(entrypoint: Entrypoint[TrainConfig], config: TrainConfig) -> int
 def _to_words(name: str, value: Any) -> list[str]:
     """Return the words of a command line that give a setting."""
     flag = as_flag(name)
-    if value is None:
+    if value is None or (name == "resume" and value is False):  # it may also be a file
         return []
     if value is True:
         return [flag]
