@@ -64,4 +64,5 @@ class ClassMasks(MaskFile):
             with tifffile.TiffWriter(temporary) as file:
                 for name, plane in zip(self.labels.class_names, planes, strict=True):
                     page = plane * np.uint8(255)
-                    file.write(page, description=name, contiguous=False, **how)
+                    title = name.encode(errors="backslashreplace")  # tifffile takes text if ASCII
+                    file.write(page, description=title, contiguous=False, **how)
