@@ -147,7 +147,7 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
     shares = zip(labels.class_names, prediction.shares, strict=True)
     found = [(name, share) for name, share in shares if share]
     summary = ", ".join(f"{name} {share:.1%}" for name, share in found)
-    single_class = found[0][0] if len(found) == 1 else ""
+    single_class = found[0][0] if len(found) == 1 and found[0][1] == 1 else ""
     written, *others = map(str, job.mask.files(files))
     if others:
         written += f" and {len(others)} more"
