@@ -110,6 +110,7 @@ def test_a_set_of_ignored_pixels_has_no_accuracy() -> None:
     evaluation = replace(example_evaluation(), records=records)
     found = json.loads(result_files(evaluation, {})["scores.json"])
     assert found["pixel_accuracy"] is None and found["dice"] is None
+    assert "Dice -, IoU - (of the foreground)" in terminal_table(evaluation)
 
 
 def test_the_terminal_shows_classes_whole_set_and_worst_images() -> None:

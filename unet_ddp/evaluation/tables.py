@@ -167,7 +167,7 @@ def terminal_table(evaluation: Evaluation) -> list[str]:
         columns = "  ".join(cell.ljust(10) for cell in cells)
         lines.append(f"{name:<{width}}   {columns}".rstrip())
     what = "of the foreground" if scores.is_binary else "mean of the classes that occur"
-    lines += ["", f"Dice {scores.dice:.4f}, IoU {scores.iou:.4f} ({what})"]
+    lines += ["", f"Dice {show(scores.dice)}, IoU {show(scores.iou)} ({what})"]
     calibration = f"expected calibration error {evaluation.calibration.error:.4f}"
     if curve is not None:
         calibration += (

@@ -91,6 +91,15 @@ def test_a_resample_without_a_class_shows_no_difference() -> None:
     assert lines[-1].startswith("  better in 1 image, worse in 0; lowest: a +1.0000")
 
 
+def test_images_without_a_class_have_no_difference_and_no_interval() -> None:
+    empty: Table = {name: [100, 100, 100, 0, 0, 0] for name in "abcdef"}
+    dice, iou, images = compare(empty, empty, each_alone(empty), 2)
+    assert (dice, iou) == ("  Dice - against -: -", "  IoU - against -: -")
+    assert images == "  better in 0 images, worse in 0; lowest: a -, b -, c -"
+    wrong: Table = {**empty, "a": [90, 100, 90, 0, 0, 10]}
+    assert compare(empty, wrong, each_alone(empty), 2)[0] == "  Dice - against 0.0000: -"
+
+
 @pytest.mark.parametrize("count", [6, 30])
 def test_the_interval_contains_the_true_difference_as_often_as_it_says(
     count: int, monkeypatch: pytest.MonkeyPatch

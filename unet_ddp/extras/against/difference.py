@@ -40,16 +40,23 @@ def compare(own: Table, other: Table, groups: Mapping[str, str], num_classes: in
     titles = _SCORES[-len(scores) :]
     lines = []
     for title, a, b in zip(titles, scores, others, strict=True):
-        lines.append(f"  {title} {show(a)} against {show(b)}: {a - b:+.4f}")
+        lines.append(f"  {title} {show(a)} against {show(b)}: {_sign(a - b)}")
     if len(names) < FEWEST:
         few = f"; {many}: too few for an interval, which takes {FEWEST}"
         lines = [line + few for line in lines]
     else:
         for k, (low, high) in enumerate(find_intervals(counts, num_classes)):
+            if math.isnan(scores[k] - others[k]):  # in resamples it would be 0
+                continue
             lines[k] += f" (95 % interval {low:+.4f} to {high:+.4f}, {many})"
             if low <= 0 <= high:
                 lines[k] += "; the interval contains 0: these images do not show which is better"
     return [*lines, _describe_groups(counts, names, noun, num_classes)]
+
+
+def _sign(difference: float) -> str:
+    """Return a difference with its sign, or a dash where a network has no score."""
+    return "-" if math.isnan(difference) else f"{difference:+.4f}"
 
 
 def _describe_groups(counts: Counts, names: Sequence[str], noun: str, num_classes: int) -> str:
@@ -59,7 +66,7 @@ def _describe_groups(counts: Counts, names: Sequence[str], noun: str, num_classe
         first, *_ = differ(counts[:, [k]], num_classes)
         differences.append(first)
     single = np.array(differences)
-    lowest = [f"{names[k]} {single[k]:+.4f}" for k in np.argsort(single)[:_LOWEST]]
+    lowest = [f"{names[k]} {_sign(single[k])}" for k in np.argsort(single)[:_LOWEST]]
     better = count_of(int((single > 0).sum()), noun)
     worse = int((single < 0).sum())
     return f"  better in {better}, worse in {worse}; lowest: {', '.join(lowest)}"
