@@ -46,3 +46,5 @@ def test_perfect_and_useless_scores_have_an_interval() -> None:
     """A perfect score has no error to take the logarithm of; nor does an interval leave 0 to 1."""
     dice, low, high = PowerLaw(IMAGES, [0.1, 0.6, 0.0, 1.0]).forecast(128)
     assert 0 == low < dice < high < 1
+    falling = PowerLaw(IMAGES, [0.9, 0.5, 0.3, 0.1]).forecast(256)
+    assert str(falling).startswith("Dice 0.000 (0.000 to ")

@@ -58,4 +58,4 @@ class PowerLaw:
         student = stdtrit(self.freedom, (1 + LEVEL) / 2)
         factor = math.exp(student * spread)
         error = 1 - self.at(images)
-        return Forecast(1 - error, max(0.0, 1 - error * factor), 1 - error / factor)
+        return Forecast(*(max(0.0, 1 - each) for each in (error, error * factor, error / factor)))
