@@ -187,3 +187,14 @@ def test_a_class_is_told_in_one_line_of_text(tmp_path: Path) -> None:
     assert main(["export", str(tmp_path / "a.pt"), "--card", str(tmp_path / "net")]) == 0
     text = (tmp_path / "net/README.md").read_text(encoding="utf-8")
     assert r"  - 7: a\n## b" in text and r"  - 9: b\udce4" in text and "\n## b" not in text
+
+
+def test_a_class_is_one_cell_of_the_table(tmp_path: Path) -> None:
+    best = write_run(tmp_path / "run")
+    content, metrics = checkpoint.load(best), tmp_path / "run/metrics.csv"
+    content["labels"]["names"] = ["nothing", "car|van", "träe"]
+    checkpoint.save(best, content)
+    metrics.write_text(metrics.read_text().replace("_car", "_car|van"))
+    assert main(["export", str(best), "--card", str(tmp_path / "net")]) == 0
+    text = (tmp_path / "net/README.md").read_text(encoding="utf-8")
+    assert r"| car\|van | 0.7500 | 0.6000 |" in text and "  - 7: car|van" in text
