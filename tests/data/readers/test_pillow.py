@@ -208,6 +208,24 @@ def test_every_orientation_is_turned_as_pillow_does(
         assert np.abs(Source(path).thumbnail(4) - grey).max() < 12
 
 
+@pytest.mark.parametrize("orientation", [0, 9, 65535])
+@pytest.mark.parametrize("kind", ["jpg", "mask.png", "float.tif"])
+def test_a_number_that_is_no_orientation_turns_nothing(
+    tmp_path: Path, orientation: int, kind: str
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / f"x.{kind}"
+    if kind == "float.tif":
+        tag = (274, "H", 1, orientation, True)
+        tifffile.imwrite(path, np.zeros((20, 40), np.float32), extratags=[tag])
+    else:
+        Image.new("RGB", (40, 20)).save(path, exif=exif)
+    header = read_header(path)
+    assert header.size == (20, 40)
+    assert read_image(path, ImageFormat(header.channels, header.dtype)).shape[:2] == (20, 40)
+
+
 # -- JPEG -----------------------------------------------------------------------------------
 
 

@@ -174,12 +174,13 @@ class PillowFile(OpenFile):
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return EXIF's orientation, 1 to 8."""
+    """Return EXIF's orientation, 1 to 8; for another number 1, as other programs do not turn it."""
     if image.format == "TIFF":
         return 1  # Pillow turns it itself
     if image.format == "PNG" and "exif" not in image.info:
         return 1  # Pillow would decode all pixels to look for it behind them
-    return int(image.getexif().get(0x0112, 1))
+    orientation = image.getexif().get(0x0112, 1)
+    return int(orientation) if orientation in range(1, 9) else 1
 
 
 def _decode_by_opencv(

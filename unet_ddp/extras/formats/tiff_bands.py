@@ -95,7 +95,8 @@ class TiffBandsFile(BandsFile):
 
     @property
     def _orientation(self) -> int:
-        return int(self._page.tags.valueof(ORIENTATION, default=1))
+        orientation = self._page.tags.valueof(ORIENTATION, default=1)
+        return int(orientation) if orientation in range(1, 9) else 1
 
     def read_bands(self) -> NDArray[Any]:
         """Return the pixels (H, W, C) in the file's own type, upright; of a stack, C counts its pages."""
