@@ -341,6 +341,12 @@ def test_columns_of_scores() -> None:
     assert "dice_at_threshold" not in score_columns(three, ["a", "b", "c"])
 
 
+def test_a_class_has_no_column_of_another_meaning() -> None:
+    row = {"dice_loss": 0.5} | score_columns(validation(), ["loss", "at_threshold"])
+    assert (row["dice_loss"], row["dice_at_threshold"]) == (0.5, 0.75)
+    assert [name for name in row if name.endswith("_")] == ["dice_loss_", "dice_at_threshold_"]
+
+
 def rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text().splitlines()))
 

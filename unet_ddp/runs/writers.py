@@ -25,6 +25,8 @@ from unet_ddp.training.state import TrainState
 
 Row = dict[str, Any]
 
+_NO_CLASSES = "dice_loss", "dice_at_threshold"
+
 
 @dataclass(frozen=True)
 class RunInfo:
@@ -111,8 +113,14 @@ def score_columns(validation: Validation | None, names: list[str]) -> Row:
     row["calibration_error"] = validation.calibration_error
     for score, values in (("dice", scores.dice_per_class), ("iou", scores.iou_per_class)):
         for name, value in zip(names, values, strict=True):
-            row[f"{score}_{one_line(name)}"] = value
+            row[score_column(score, name)] = value
     return {key: to_cell(value) for key, value in row.items()}
+
+
+def score_column(score: str, name: str) -> str:
+    """Return the column of a class's score, none that has another meaning."""
+    column = f"{score}_{one_line(name)}"
+    return f"{column}_" if column in _NO_CLASSES else column
 
 
 def to_cell(value: float) -> float | str:

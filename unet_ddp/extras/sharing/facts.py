@@ -12,7 +12,7 @@ from pathlib import Path
 from unet_ddp.checkpoints.file import Content
 from unet_ddp.checkpoints.weights import SavedModel
 from unet_ddp.data.labels import Labels
-from unet_ddp.runs.writers import read_rows
+from unet_ddp.runs.writers import read_rows, score_column
 
 _SETTINGS = ("epochs", "loss", "learning_rate", "augmentation", "crop_size", "encoder_weights", "precision", "seed")  # fmt: skip
 
@@ -36,7 +36,7 @@ def find_facts(saved: SavedModel, source: Path, labels: Labels) -> Facts:
     best = saved.run.get("best") or {}
     own = {"validation_dice": float(best["score"])} if "score" in best else {}
     scores = _find_scores(saved.run, source.parent / "metrics.csv") or own
-    pairs = [(name, (scores.get(f"dice_{name}"), scores.get(f"iou_{name}"))) for name in labels.class_names]  # fmt: skip
+    pairs = [(name, (scores.get(score_column("dice", name)), scores.get(score_column("iou", name)))) for name in labels.class_names]  # fmt: skip
     classes = [
         (name, dice, iou) for name, (dice, iou) in pairs if dice is not None and iou is not None
     ]
