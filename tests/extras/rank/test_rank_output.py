@@ -89,3 +89,22 @@ def test_the_least_sure_come_first_and_copies_last(
     assert [Path(row["image"]).stem[0] for row in rows] == ["d", "a", "b", "c"]
     assert [row["nearly_equal_to"] for row in rows] == ["", "", "", str(tmp_path / "a_\udcff.png")]
     assert float(rows[2]["uncertainty"]) == pytest.approx(entropy(1 / (1 + np.exp(2))), abs=1e-4)
+
+
+def test_copies_with_pixels_without_data_are_found(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """The nan of an edge makes no images alike, nor hides a copy behind it."""
+    arrays = [rng.uniform(1000, 1100, (40, 40)).astype(np.float32) for _ in "ab"]
+    arrays += [arrays[0] * 2, np.zeros((40, 40), np.float32)]
+    rank = make(Rank, Labels((0, 1)), rank=str(tmp_path / "rank.csv"))
+    with closing(Records(rank)) as records:
+        for index, pixels in enumerate(arrays):
+            pixels[: (40 if index == 3 else 11)] = np.nan
+            np.save(tmp_path / f"{index}.npy", pixels)
+            found = predict([[float(index)] * 3] * 3)
+            records.add(watch(rank, found, tmp_path / f"{index}.npy", index), found)
+        records.merge(World())
+    rows = list(csv.DictReader((tmp_path / "rank.csv").read_text().splitlines()))
+    assert [Path(row["image"]).stem for row in rows] == ["0", "1", "3", "2"]
+    assert [row["nearly_equal_to"] for row in rows] == ["", "", "", str(tmp_path / "0.npy")]

@@ -63,10 +63,13 @@ class Rank(Output):
         self._uncertainty[image.index] = float(measured.mean())
 
     def record(self, image: ImageFiles, prediction: Prediction) -> str:
-        """Return JSON: uncertainty, path and thumbnail."""
-        thumbnail = image.source.thumbnail(THUMBNAIL).ravel().tolist()
+        """Return JSON: uncertainty, path and thumbnail; nan in it is no part of the picture."""
+        thumbnail = image.source.thumbnail(THUMBNAIL).ravel()
+        has_data = np.isfinite(thumbnail)
+        mean = thumbnail[has_data].mean() if has_data.any() else 0
         uncertainty = self._uncertainty.pop(image.index)
-        return json.dumps([uncertainty, str(image.image), thumbnail])
+        filled = np.where(has_data, thumbnail, mean).tolist()
+        return json.dumps([uncertainty, str(image.image), filled])
 
     def merge(self, records: Iterable[str], file: TextIO) -> None:
         """Write the images in order, those nearly equal to an earlier one last."""
