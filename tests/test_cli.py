@@ -243,6 +243,7 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and th
     "channels": ([1], [0]),
     "classes": ([2, 255], [1, 256]),
     "mask_threshold": ([0], [-1]),
+    "ignore_index": ([-(2**31), 2**31 - 1], [-(2**31) - 1, 2**31]),
     "balance": ([0, 100], [-0.1, 100.1, math.nan]),
     "scale_jitter": ([[0.1, 10], [1, 1]], [[0.09, 1], [1, 10.1], [-1, 1]]),
     "width": ([1], [0]),
@@ -632,6 +633,7 @@ def test_numbers_that_nothing_can_count_to_are_refused(recipe: Any) -> None:
     assert "--ignore-index a number of about 30 digits: must" in refusal(
         "--ignore-index", "1" + "0" * 30
     )
+    assert "--ignore-index 2147483648: must be" in refusal("--ignore-index", "2147483648")
     assert "seed" in refusal("--seed", "9" * 5000)
 
 

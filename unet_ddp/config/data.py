@@ -21,6 +21,7 @@ DIR = flag("DIR")
 N = flag("N")
 PRESETS = "none", "photo", "overhead", "street"  # of augmentation
 POSITIVE, NOT_NEGATIVE = Limit(at_least=1), Limit(at_least=0)
+INT32 = Limit(-(2**31), 2**31 - 1)
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class DataConfig:
     """Two classes: every value above this one is foreground: 0 for numbered objects, 127 for masks with soft edges."""
     invert: Annotated[bool, Kind.FIXED] = False
     """Two classes: treat dark pixels as foreground."""
-    ignore_index: Annotated[int | None, Kind.FIXED, MASK_VALUE, flag("VALUE")] = None
+    ignore_index: Annotated[int | None, Kind.FIXED, MASK_VALUE, flag("VALUE"), INT32] = None
     """Mask value, or colour as #rrggbb, of pixels excluded from the loss and the scores."""
     resize_masks: bool = False
     """Resize masks that differ in size from their images, by nearest neighbour."""
