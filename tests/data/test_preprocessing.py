@@ -70,6 +70,11 @@ def test_other_channels_are_centred(max_value: int, dtype: str) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", ["int16", "float32"])
+def test_images_without_any_data_keep_their_type(dtype: str) -> None:
+    assert Preprocessing.for_data(ImageFormat(1, dtype, -9.0), None, scale=1.0).dtype == dtype
+
+
 def test_eight_bit_is_usual() -> None:
     plain = {"channels": 1, "mean": [0.0], "std": [1.0], "scale": 1.0}
     found = Preprocessing.from_dict(plain)
