@@ -298,6 +298,8 @@ def test_a_search_of_which_all_trials_fail_ends(trainer: Trainer) -> None:
         (["--vary", "width=0,3"], "--width 0: must be 1 or more"),
         (["--vary", "learning-rate=0..1.0"], "--learning-rate 0.0: must be above 0"),
         (["--vary", "loss=dice,hinge"], "hinge"),
+        (["--vary", "loss"], "'loss': a value is empty; use NAME=VALUE,VALUE"),
+        (["--vary", "loss=dice_ce,"], "'loss=dice_ce,': a value is empty"),
         (["--vary", "ema=0.5..x"], "'ema=0.5..x': use a range like 1e-4..1e-2"),
         (["--vary", "ema=0.9..0.5"], "'ema=0.9..0.5': use a range like"),
         ([*VARY, "--config", "budget.yaml"], "--budget: a search has its own; leave it out; --config budget.yaml sets"),

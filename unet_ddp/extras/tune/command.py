@@ -104,6 +104,8 @@ def parse_space(config: TuneConfig) -> dict[str, Any]:
         ends: list[Any] = text.split("..", 1)
         if len(ends) == 1:
             ends = text.split(",")
+            if not all(map(str.strip, ends)):
+                raise UserError(f"--vary {shorten(word)}: a value is empty; use NAME=VALUE,VALUE")
             space[name] = CategoricalDistribution(ends)
         else:
             kind: Any = FloatDistribution
