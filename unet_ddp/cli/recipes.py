@@ -126,6 +126,10 @@ class Scalar:
     value: Plain
     text: str
 
+    def __str__(self) -> str:
+        """Return what the file has."""
+        return self.text
+
 
 def is_same(one: Any, other: Any) -> bool:
     """Return whether two values of a setting are the same; nan is nan."""
@@ -195,6 +199,8 @@ def _value_of(loader: Any, node: Any) -> Any:
     """Return the value of a node of a YAML file; see `read_settings`."""
     if node.id == "sequence":
         return [_value_of(loader, item) for item in node.value]
+    if node.id == "mapping":
+        return {str(name.value): _value_of(loader, item) for name, item in node.value}
     value = loader.construct_object(node, deep=True)
     if node.id != "scalar" or value is None or isinstance(value, str):
         return value

@@ -479,6 +479,16 @@ def test_bad_files_are_one_line(here: Path, capsys: pytest.CaptureFixture[str], 
     assert said in text and not Path("out").exists() and not list(here.glob(".out*"))
 
 
+@pytest.mark.parametrize("names", ["[7, no, 007]", "{0: 7, 1: no, 2: 007}"])
+def test_names_of_yolo_that_yaml_takes_for_no_text(
+    here: Path, capsys: pytest.CaptureFixture[str], names: str
+) -> None:
+    file = labels_of("1 0 0 1 0 1 1")
+    file.write_text(f"names: {names}\n")
+    status, text = run(capsys, file)
+    assert status == 0 and "; classes background, 7, no, 007\n" in text
+
+
 def test_nothing_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("out").mkdir()
     Path("out/mine.txt").write_text("mine")
