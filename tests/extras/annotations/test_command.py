@@ -489,6 +489,13 @@ def test_names_of_yolo_that_yaml_takes_for_no_text(
     assert status == 0 and "; classes background, 7, no, 007\n" in text
 
 
+def test_an_empty_outline_of_coco_is_left_out(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, text = run(capsys, coco(SQUARE, {"segmentation": [[]]}))
+    assert status == 0 and "1 boxes, ellipses, lines or points have no outline: left out" in text
+
+
 def test_nothing_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("out").mkdir()
     Path("out/mine.txt").write_text("mine")

@@ -66,7 +66,7 @@ def _read_coco(content: Any, names: Mapping[int, str]) -> Iterator[AnnotatedImag
                 raise ValueError(f"annotation {each['id']}: {key} {each[key]} is not in {place}")
         image = images[each["image_id"]]
         outline = each.get("segmentation")
-        if not outline:
+        if not any(outline or ()):  # some programs write an empty part
             image.skipped += 1
             continue
         label = names[each["category_id"]]
