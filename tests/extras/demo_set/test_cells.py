@@ -83,4 +83,5 @@ def test_one_folder_has_one_kind(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="contains another demo set, not leaves; use another f"):
         write_demo(folder)
     (tmp_path / "README.txt").write_text("notes of a user")
-    assert write_demo(tmp_path) == tmp_path
+    with pytest.raises(UserError, match=r"README\.txt: not of the demo set; use another folder"):
+        write_demo(tmp_path)

@@ -47,8 +47,10 @@ def write_demo(folder: Path, kind: str = "leaves") -> Path:
         files, drawn_by = draw_cells(), "unet_ddp (cells)"
     with write_errors(folder, "the demo set goes there"):
         if done.exists():
-            has_cells = "(cells)" in done.read_text(errors="replace")
-            if has_cells != (kind == "cells"):
+            text = done.read_text(errors="replace")
+            if not text.startswith("Drawn by unet_ddp"):
+                raise UserError(f"{done}: not of the demo set; use another folder")
+            if ("(cells)" in text) != (kind == "cells"):
                 raise UserError(
                     f"{folder}: contains another demo set, not {kind}; use another folder"
                 )
