@@ -86,9 +86,7 @@ class Preprocessing:
             high = measured.high
             found = cls(channels, measured.mean, measured.std, scale, dtype, low, high)
         ground = image_format.ground_resolution
-        return replace(
-            found, dtype=dtype, nodata=image_format.nodata, ground_resolution=ground
-        )
+        return replace(found, dtype=dtype, nodata=image_format.nodata, ground_resolution=ground)
 
     @property
     def format(self) -> ImageFormat:

@@ -109,6 +109,7 @@ def test_classes_of_a_palette_file(
         (("a,#000000", "b,#ffffff"), {}, {}, "names colours, and the masks are grey"),
         (("a,#000000", "b,#ffffff"), {"palette": INDICES}, {}, "b's colour is not in the masks' palettes"),
         (("a,0", "b,1"), {}, {"classes": 3}, "--classes 3: "),
+        (("a,0", "b,1"), {}, {"ignore_index": 0}, "fewer than two classes that are not ignored"),
         (("a,0", "b,1"), {}, {}, "also contain 7, 8 in 20 pixels, e.g. in m7.png; add a line"),
         (tuple(f"n{k},{k}" for k in range(256)), {}, {}, "256 classes; at most 255 are possible"),
     ],

@@ -70,6 +70,8 @@ def match_palette(masks: MaskValues, config: DataConfig) -> Labels:
             kept[name] = value
         elif ignore is None:
             ignore = value
+    if len(kept) < 2:
+        raise UserError(f"--palette {path}: fewer than two classes that are not ignored")
     if len(kept) > IGNORE_ID:
         raise UserError(f"--palette {path}: {len(kept)} classes; at most {IGNORE_ID} are possible")
     if config.classes not in (None, len(kept)):
