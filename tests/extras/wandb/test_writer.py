@@ -174,3 +174,16 @@ def test_masks_are_grey_images_of_bytes() -> None:
     """As PIL takes them."""
     grey = as_grey(SAMPLE.mask, 3)
     assert (grey.dtype, grey.tolist()) == (np.uint8, [[0, 127], [255, 128]])
+
+
+def test_masks_of_classes_that_overlap_are_no_grey_images(
+    tmp_path: Path, state: TrainState
+) -> None:
+    """Their values are bits of up to 15 classes."""
+    bits = torch.tensor([[0, 1], [300, IGNORE_ID]], dtype=torch.int16)
+    images: Any = {(0, 0): SAMPLE._replace(mask=bits)}
+    writer = WandbWriter(RunInfo(tmp_path, None, {"overlap": True}, state, images, print))
+    writer.epoch({"loss": 0.5, "step": 2})
+    writer.close()
+    ((_, rows),) = read_runs(tmp_path)
+    assert "images/path" in rows[2] and "masks/true/path" not in rows[2]

@@ -21,7 +21,7 @@ class WandbWriter:
     """Logs each epoch to Weights & Biases, under the names of the well-known U-Net script.
 
     W&B makes up a name that is None. The weights and gradients are logged as histograms, and the first
-    validation image with its true and predicted mask.
+    validation image with its true and predicted mask; without them where classes overlap.
 
     Raises:
         UserError: W&B refuses, as without an account, or the image can't be read.
@@ -35,6 +35,7 @@ class WandbWriter:
             raise sample
         state = run.state
         self._wandb, self._state, self._sample = wandb, state, sample
+        self._has_bits = bool(run.settings.get("overlap"))
         self._histograms: dict[str, Any] = {}
         latest = (run.folder / "wandb" / "latest-run").resolve()  # run-DATE-ID
         resumed = latest.name.rpartition("-")[2] if state.done and latest.is_dir() else None
@@ -76,6 +77,9 @@ class WandbWriter:
         if self._sample is None:
             return {}
         state, image = self._state, self._sample.image
+        pictures = {"images": self._wandb.Image(to_rgb(image.numpy()).permute(1, 2, 0).numpy())}
+        if self._has_bits:
+            return pictures
         weight = next(state.validation_network.parameters())
         was_training = state.validation_network.training
         state.validation_network.eval()
@@ -84,8 +88,7 @@ class WandbWriter:
             logits = forward(state.validation_network, state.preprocess, batch)
         state.validation_network.train(was_training)
         classes = logits.shape[1]  # (1, classes, H, W)
-        return {
-            "images": self._wandb.Image(to_rgb(image.numpy()).permute(1, 2, 0).numpy()),
+        return pictures | {
             "masks/true": self._wandb.Image(as_grey(self._sample.mask, classes)),
             "masks/pred": self._wandb.Image(as_grey(logits[0].argmax(0).cpu(), classes)),
         }
