@@ -127,6 +127,9 @@ def test_an_npy_of_another_kind_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((2, 3, 4, 5)))
     with pytest.raises(UserError, match=r"an array of 4 axes; save \(H, W\) or \(H, W, C\)"):
         read_header(tmp_path / "x.npy")
+    np.save(tmp_path / "empty.npy", np.zeros((0, 5), np.float32))
+    with pytest.raises(UserError, match=r"empty\.npy: has no pixels"):
+        read_image(tmp_path / "empty.npy", ImageFormat(1, "float32"))
     cellpose = {"masks": np.ones((4, 5), np.uint16), "flows": [], "filename": "x.tif"}
     np.save(tmp_path / "x_seg.npy", cellpose, allow_pickle=True)
     with pytest.raises(UserError, match=r"x_seg\.npy: holds Python objects, .* export the masks"):

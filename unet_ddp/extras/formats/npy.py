@@ -31,6 +31,8 @@ class NpyFile(BandsFile):
                 "export the masks there: File > Save masks as PNG/tif"
             ) from None
         self._bands = as_bands(stored, path)
+        if not self._bands.size:
+            raise UserError(f"{path}: has no pixels")
 
     @cached_property
     def header(self) -> Header:
