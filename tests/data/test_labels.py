@@ -38,6 +38,11 @@ def test_a_written_mask_reads_back_as_the_same_classes(
     assert Labels.from_dict(labels.to_dict()) == labels
 
 
+def test_a_checkpoint_keeps_a_threshold_of_32_bits() -> None:
+    labels = Labels((0, 255), threshold=20_000_000)  # of class * 1000000 + number
+    assert Labels.from_dict(labels.to_dict()) == labels
+
+
 def test_labels_of_older_checkpoints_are_read() -> None:
     plain = {"values": [0, 255], "rgb": False, "ignore": None}
     assert Labels.from_dict(plain) == Labels((0, 255))
