@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pty
 import signal
@@ -105,6 +106,12 @@ def test_a_budget_begins_with_the_call(images: Path, monkeypatch: pytest.MonkeyP
     where: dict[str, Any] = {**SETTINGS, "epochs": None}
     run = unet_ddp.train(images="imgs", masks="masks", budget="1h", stop_after="1epochs", **where)
     assert len(run.metrics) == 1
+
+
+def test_a_row_that_a_crash_cut_off_has_nan(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("epoch,loss,seconds\n1,0.5,2\n2,1.0e-")
+    _, last = unet_ddp.TrainedRun(tmp_path).metrics
+    assert last["epoch"] == 2 and math.isnan(last["loss"]) and math.isnan(last["seconds"])
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import BAR, RunError, UserError, hides_bars
 from unet_ddp.plugins import is_own
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.writers import read_rows
+from unet_ddp.runs.writers import read_rows, to_float
 from unet_ddp.settings import as_flag
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -65,7 +65,7 @@ class TrainedRun:
         """
         metrics = []
         for row in read_rows(self.path / "metrics.csv"):
-            metrics.append({name: float(value or "nan") for name, value in row.items()})
+            metrics.append({name: to_float(value) for name, value in row.items()})
         return metrics
 
     def predictor(self, **options: Any) -> Predictor:
