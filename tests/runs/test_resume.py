@@ -176,6 +176,7 @@ def test_another_accumulation_is_noted_with_the_images_of_the_statistics() -> No
         (saved(8), TrainConfig(), 3, r"run's 8 images per step can't be divided among 3 processes; use 1, 2, 4, 8 of"),
         (saved(12, accumulate=2), TrainConfig(), 4, r"12 images .* among 4 processes; use 1, 2, 3, 6 of them"),
         (saved(9), with_options("batch_size", batch_size="auto"), 2, r"9 images .* use 1, 3, 9 of them"),
+        (saved(8), with_options("accumulate", accumulate=3), 1, r"^--accumulate 3: does not divide the run's 8 images per step$"),
         (saved(8), with_options("images_per_step", images_per_step=4), 1, r"--images-per-step 4: the run takes 8 in"),
     ],
 )  # fmt: skip

@@ -155,6 +155,10 @@ class Resumed:
             )
         if options.batch_size == "auto" and images % world.size == 0:
             return with_values(config, {"images_per_step": images})
+        if images % accumulate:
+            raise UserError(
+                f"--accumulate {accumulate}: does not divide the run's {images} images per step"
+            )
         batch_size, rest = divmod(images, world.size * accumulate)
         if rest:
             sizes = [str(n) for n in range(1, images + 1) if images % (n * accumulate) == 0]
