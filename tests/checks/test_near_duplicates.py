@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from tests.checks.test_rules import scanned
 from unet_ddp.checks import near_duplicates
 from unet_ddp.checks.near_duplicates import find_copies
+from unet_ddp.checks.scan import read_image_metadata
 from unet_ddp.checks.table import Table
 from unet_ddp.data.pairs import Pairs
+from unet_ddp.data.readers.read import Source
 from unet_ddp.data.splits import Split
 
 
@@ -54,3 +57,18 @@ def test_what_counts_as_a_copy(correlation: float, is_copy: bool) -> None:
     ]
     split = Split(Pairs([pairs[0].pair]), Pairs([pairs[1].pair]), "")
     assert bool(find_copies(Table.from_scan(pairs), split)) == is_copy
+
+
+def test_an_edge_without_data_makes_no_images_alike(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """Elevations of two places, in tiles that end at the same sea."""
+    pairs = []
+    for name in "tv":
+        place = np.kron(rng.uniform(1000, 1010, (8, 8)), np.ones((4, 4))).astype(np.float32)
+        place[:12] = -9999
+        np.save(tmp_path / "x.npy", place)
+        metadata = read_image_metadata(Source(tmp_path / "x.npy"), nodata=-9999)
+        pairs.append(scanned(name, thumbnail=metadata.thumbnail))
+    split = Split(Pairs([pairs[0].pair]), Pairs([pairs[1].pair]), "")
+    assert find_copies(Table.from_scan(pairs), split) == []

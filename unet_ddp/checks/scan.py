@@ -184,6 +184,8 @@ def read_image_metadata(
         channels = header.channels
     pixels, nodata_mask = source.image(ImageFormat(channels, header.dtype, nodata))  # (H, W, C)
     grey = pixels.mean(axis=2, dtype=np.float32, keepdims=True)
+    if nodata_mask is not None and not nodata_mask.all():  # edges alike make no images alike
+        grey[nodata_mask] = grey[~nodata_mask].mean(dtype=np.float64)
     thumbnail = _pack(resize_area(grey, (THUMBNAIL, THUMBNAIL)))
     counted = pixels.reshape(-1, channels)  # (pixels, C)
     if nodata_mask is not None:
