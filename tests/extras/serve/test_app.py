@@ -218,9 +218,16 @@ def test_a_token_is_needed_and_then_any_name_of_the_host_is_right(
 
 
 @pytest.mark.parametrize(
-    ("host", "token"), [("0.0.0.0", None), ("0.0.0.0", ""), ("127.0.0.1", "short")]
+    ("host", "token"),
+    [
+        ("0.0.0.0", None),
+        ("0.0.0.0", ""),
+        ("127.0.0.1", "short"),
+        ("127.0.0.1", "ein Schlüssel aus Wörtern"),  # clients differ in its bytes
+        ("127.0.0.1", "a secret of many words\n"),  # no header ends so
+    ],
 )
-def test_others_need_a_token_that_can_t_be_guessed(
+def test_others_need_a_token_that_can_t_be_guessed_and_be_sent(
     monkeypatch: pytest.MonkeyPatch, host: str, token: str | None
 ) -> None:
     monkeypatch.delenv(TOKEN, raising=False)

@@ -1,6 +1,7 @@
 """Settings of the server."""
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -46,12 +47,14 @@ class ServeConfig(PredictConfig):
         """The secret that requests must have; None without one, on this machine alone.
 
         Raises:
-            UserError: it can be guessed, or there is none and others can reach the server.
+            UserError: it can be guessed, or not be sent, or there is none and others can reach the server.
         """
         token = os.environ.get(TOKEN)
-        if len(token or "") < 16 and (token is not None or self.host not in OWN_HOSTS):
+        # Of other letters, clients send different bytes.
+        can_be_sent = re.fullmatch("[!-~][ -~]{14,}[!-~]", token or "")
+        if not can_be_sent and (token is not None or self.host not in OWN_HOSTS):
             raise UserError(
-                f"--host {self.host}: set {TOKEN} to a secret of 16 or more characters, which requests "
-                "must have: openssl rand -hex 16; or unset it, with --host 127.0.0.1"
+                f"--host {self.host}: set {TOKEN} to a secret of 16 or more characters of ASCII, which "
+                "requests must have: openssl rand -hex 16; or unset it, with --host 127.0.0.1"
             )
         return token
