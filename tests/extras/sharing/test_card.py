@@ -198,3 +198,13 @@ def test_a_class_is_one_cell_of_the_table(tmp_path: Path) -> None:
     assert main(["export", str(best), "--card", str(tmp_path / "net")]) == 0
     text = (tmp_path / "net/README.md").read_text(encoding="utf-8")
     assert r"| car\|van | 0.7500 | 0.6000 |" in text and "  - 7: car|van" in text
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "README.md"])
+def test_a_folder_in_place_of_a_file_is_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = write_run(tmp_path / "run")
+    (tmp_path / "net" / name).mkdir(parents=True)
+    assert main(["export", str(best), "--card", str(tmp_path / "net"), "--overwrite"]) == 2
+    assert capsys.readouterr().err.endswith("; make room, or use another --card\n")

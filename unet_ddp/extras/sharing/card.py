@@ -19,6 +19,7 @@ from unet_ddp.prediction.backends import build_model, check_described
 WEIGHTS = "model.safetensors"
 _FILES = (WEIGHTS, "config.json", "README.md")
 _TEMPLATE = Path(__file__).with_name("card.md.jinja")
+_ADVICE = "make room, or use another --card"
 _WEAK = 0.5  # Dice below which the card names a class
 _METRICS = {"validation_dice": ("dice", "Dice"), "validation_iou": ("mean_iou", "Mean IoU")}
 
@@ -52,7 +53,7 @@ def write_card(
         raise UserError(f"{foreign[0]}: is of another program; use another --card")
     facts = find_facts(saved, source, labels)
     card = make_card(saved, facts, folder.resolve().name, licence, WEIGHTS)
-    with write_errors(folder, "make room, or use another --card"):
+    with write_errors(folder, _ADVICE):
         with replacing(folder / WEIGHTS) as temporary:
             write_described(saved, temporary)
         write_text(folder / "config.json", json.dumps(describe(saved), indent=2) + "\n")
@@ -70,7 +71,8 @@ def write_card(
 
 def _is_ours(path: Path) -> bool:
     """Return whether a model card, or a description, was written by this program."""
-    text = path.read_text(encoding="utf-8", errors="replace")
+    with write_errors(path, _ADVICE):
+        text = path.read_text(encoding="utf-8", errors="replace")
     return "library_name: unet_ddp" in text or '"preprocessing"' in text
 
 
