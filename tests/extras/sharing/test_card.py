@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from unet_ddp.__main__ import main
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.labels import ObjectLabels
 
 LABELS = Labels((0, 7, 9), names=("nothing", "car", "träe"))
 
@@ -208,3 +211,20 @@ def test_a_folder_in_place_of_a_file_is_one_line(
     (tmp_path / "net" / name).mkdir(parents=True)
     assert main(["export", str(best), "--card", str(tmp_path / "net"), "--overwrite"]) == 2
     assert capsys.readouterr().err.endswith("; make room, or use another --card\n")
+
+
+@pytest.mark.parametrize(
+    ("classes", "told"), [(("cell",), "the number of an object"), (("car", "tree"), "  - 2: tree")]
+)
+def test_the_card_of_objects_tells_their_masks_and_how_to_save_one(
+    classes: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path / "a.pt", ObjectLabels.of(classes))
+    assert main(["export", str(tmp_path / "a.pt"), "--card", str(tmp_path / "net")]) == 0
+    text = (tmp_path / "net/README.md").read_text(encoding="utf-8")
+    assert told in text
+    monkeypatch.chdir(tmp_path / "net")
+    write_photo(Path("image.jpg"))
+    exec(textwrap.dedent(text.partition("In Python:\n")[2].partition("\n`")[0]), {})
+    mask = read_mask(next(Path().glob("mask.*")))
+    assert np.array_equal(mask, Predictor.from_checkpoint("model.safetensors")("image.jpg").mask)
