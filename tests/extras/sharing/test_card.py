@@ -228,3 +228,17 @@ def test_the_card_of_objects_tells_their_masks_and_how_to_save_one(
     exec(textwrap.dedent(text.partition("In Python:\n")[2].partition("\n`")[0]), {})
     mask = read_mask(next(Path().glob("mask.*")))
     assert np.array_equal(mask, Predictor.from_checkpoint("model.safetensors")("image.jpg").mask)
+
+
+def test_only_a_best_pt_that_is_there_is_advised_and_no_scores_are_spoken_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(tmp_path / "last.pt", LABELS)
+    argv = ["export", str(tmp_path / "last.pt"), "--card", str(tmp_path / "net")]
+    assert main(argv) == 0
+    assert "the card has no scores" in (output := capsys.readouterr().out)
+    assert "best.pt" not in output
+    assert "scores are of images" not in (tmp_path / "net/README.md").read_text(encoding="utf-8")
+    (tmp_path / "best.pt").touch()
+    assert main([*argv, "--overwrite"]) == 0
+    assert "does not say them; export best.pt" in capsys.readouterr().out

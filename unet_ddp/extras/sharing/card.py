@@ -63,7 +63,8 @@ def write_card(
         f"  use it with: predict.py --model {folder / WEIGHTS}",
     ]
     if "validation_dice" not in facts.scores:
-        lines.append("  the card has no scores: this checkpoint does not say them; export best.pt")
+        advice = "; export best.pt" if source.with_name("best.pt").is_file() else ""
+        lines.append(f"  the card has no scores: this checkpoint does not say them{advice}")
     if licence == "unknown":
         lines.append("  the card's licence is unknown: nobody may use it; name one by --license")
     return lines
