@@ -242,3 +242,12 @@ def test_only_a_best_pt_that_is_there_is_advised_and_no_scores_are_spoken_of(
     (tmp_path / "best.pt").touch()
     assert main([*argv, "--overwrite"]) == 0
     assert "does not say them; export best.pt" in capsys.readouterr().out
+
+
+def test_a_licence_of_neither_card_nor_package_is_refused(
+    shared: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["export", str(shared[0]), str(tmp_path / "a.onnx"), "--license", "mit"]
+    assert main(argv) == 2
+    said = "error: --license: is for --card and --bioimageio; leave it out\n"
+    assert capsys.readouterr().err == said

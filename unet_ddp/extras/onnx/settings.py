@@ -67,6 +67,8 @@ class ExportConfig:
             raise UserError(f"--calibration: is for --precision int8, not {self.precision}")
         if not self.bioimageio and (self.authors or self.cite or self.sample):
             raise UserError("--authors, --cite, --sample: are for --bioimageio; leave them out")
+        if self.license != ExportConfig.license and not (self.bioimageio or self.card is not None):
+            raise UserError("--license: is for --card and --bioimageio; leave it out")
         if self.output is not None and self.output.encode(errors="ignore").decode() != self.output:
             raise UserError(f"{self.output}: a name that is no text, as ONNX needs; use another")
         flags = [self.form] if self.form else []
