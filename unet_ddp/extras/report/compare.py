@@ -95,7 +95,7 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
     names = Counter(run.name for run in found.values())
     runs = []
     for place, run in found.items():
-        name = run.name if names[run.name] == 1 else str(place)
+        name = run.name if names[run.name] == 1 else str(folder_of(place))
         runs.append(run._replace(name=name))
     runs.sort(key=lambda run: -find_best(run.dice)[1])
     table, means = tabulate(runs), average(runs)
@@ -130,10 +130,7 @@ def read_run(place: Path) -> Run:
     """Return the run of a folder, of a checkpoint, or at an address; see `compare` for errors."""
     folder = folder_of(place)
     name = folder.name or folder.absolute().name
-    source = best_of(folder)
-    if place != folder:
-        source = place
-        name += f"/{place.name}"
+    source = best_of(folder) if place == folder else place
     model = read_model(source)
     if model.architecture is None or not model.run.get("config"):
         raise UserError(f"{source}: not a checkpoint of this program's runs; leave it out")
