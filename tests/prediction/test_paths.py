@@ -53,6 +53,19 @@ def test_a_mask_of_a_class_has_others_beside_it(here: Path) -> None:
     assert names("q") == ["q/a.png", "q/b.png", "q/b_mask_2.png"]
 
 
+def test_a_class_may_be_named_as_the_files_are(here: Path) -> None:
+    """`a_mask` and `b_mask_c` are images, too, whose names are as those of outputs."""
+    touch(
+        "p/a.png",
+        "p/a_mask_x_mask_old.png",
+        "p/a_mask_y.png",
+        "p/a_probability_x_probability_2.png",
+    )
+    touch("q/b_mask_c.png", "q/b_mask_c_mask_x.png", "q/b_mask_c_mask_y.png")
+    touch("r/a_mask.png", "r/a_mask_mask_x.png", "r/a_mask_mask_y.png")
+    assert names("p", "q", "r") == ["p/a.png", "q/b_mask_c.png", "r/a_mask.png"]
+
+
 def test_patterns_may_be_recursive_or_a_files_name(here: Path) -> None:
     touch("p/a.png", "p/q/b.jpg", "p/q/c.txt.png", "p/[1].png")
     assert names("p/**/*.*") == ["p/[1].png", "p/a.png", "p/q/b.jpg", "p/q/c.txt.png"]

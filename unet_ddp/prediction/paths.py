@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -107,13 +108,13 @@ def _without_outputs(paths: Iterable[Path]) -> list[Path]:
     ]
     known = {path.with_suffix("") for path in images}
     # Classes that overlap are two or more, and each has a mask; a single file of such a name is an image.
-    masks = Counter(_origin_of_class(path, "_mask_") for path in images)
+    masks = Counter(origin for path in images for origin in _origins_of_class(path, "_mask_"))
     known_of_classes = {origin for origin in known if masks[origin] > 1}
     return [
         path
         for path in images
         if known.isdisjoint(_origins(path))
-        and _origin_of_class(path, "_mask_") not in known_of_classes
+        and known_of_classes.isdisjoint(_origins_of_class(path, "_mask_"))
     ]
 
 
@@ -122,14 +123,15 @@ def _origins(path: Path) -> list[Path]:
     stem = path.stem
     origins = [stem.removesuffix(end) for end in _OUTPUT_ENDINGS if stem.endswith(end)]
     found = [path.with_name(origin) for origin in origins if origin]
-    of_class = _origin_of_class(path, "_probability_")
-    return [*found, of_class] if of_class else found
+    return [*found, *_origins_of_class(path, "_probability_")]
 
 
-def _origin_of_class(path: Path, infix: str) -> Path | None:
-    """Return what `path` would be an output of a class of, without suffix."""
-    origin = path.stem.rpartition(infix)[0]
-    return path.with_name(origin) if origin and path.suffix.lower() == ".png" else None
+def _origins_of_class(path: Path, infix: str) -> list[Path]:
+    """Return what `path` may be an output of a class of, without suffix; a name may contain `infix`."""
+    if path.suffix.lower() != ".png":
+        return []
+    ends = [found.start() for found in re.finditer(f"(?={infix})", path.stem)]
+    return [path.with_name(path.stem[:end]) for end in ends if end]
 
 
 # -- what is written ------------------------------------------------------------------------
