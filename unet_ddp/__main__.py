@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -77,6 +78,11 @@ def run(name: str, argv: Sequence[str] | None = None) -> int:
     except (UserError, RunError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.ENAMETOOLONG):
+            raise
+        print(f"error: {one_line(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 

@@ -10,7 +10,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import is_alive
 
-_NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG)  # for a file
+_NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG)  # for a file
 _LOST = (
     "it or its process has died, or the network is down; torchrun goes on if --nnodes and --max-restarts "
     "allow it, otherwise start it again on all hosts with --resume"
@@ -50,7 +50,7 @@ def explain_error(error: BaseException, world: World) -> str | None:
             "a run that had started with --resume"
         )
     if isinstance(error, OSError) and error.errno in _NO_PLACE:
-        return f"{rank}: {error}; make room, or use another name; continue with --resume"
+        return f"{rank}: {error}; make room, or use another place or name; continue with --resume"
     if not isinstance(error, RuntimeError):
         return None
     dead = [str(process) for process in world.peers if not is_alive(process)]
