@@ -84,8 +84,16 @@ def test_the_help_of_a_command_names_it(name: str, capsys: pytest.CaptureFixture
         (UserError("bad\nfile"), 2, "error: bad\\nfile\n"),
         (RunError("disk full"), 1, "error: disk full\n"),
         (KeyboardInterrupt(), 130, ""),
-        (OSError(errno.EACCES, "Permission denied", "a/b.pt"), 2, "error: a/b.pt: Permission denied\n"),
-        (OSError(errno.ENAMETOOLONG, "File name too long", "a"), 2, "error: a: File name too long\n"),
+        (
+            OSError(errno.EACCES, "Permission denied", "a/b.pt"),
+            2,
+            "error: a/b.pt: Permission denied\n",
+        ),
+        (
+            OSError(errno.ENAMETOOLONG, "File name too long", "a"),
+            2,
+            "error: a: File name too long\n",
+        ),
     ],
 )
 def test_a_command_s_end(

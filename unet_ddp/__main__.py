@@ -79,7 +79,7 @@ def run(name: str, argv: Sequence[str] | None = None) -> int:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.ENAMETOOLONG):
+        if error.errno not in (errno.EACCES, errno.ENAMETOOLONG) or error.filename is None:
             raise
         print(f"error: {one_line(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
         return 2

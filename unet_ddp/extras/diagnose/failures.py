@@ -10,7 +10,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import is_alive
 
-_NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG)  # for a file
+_NO_PLACE = errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG
 _LOST = (
     "it or its process has died, or the network is down; torchrun goes on if --nnodes and --max-restarts "
     "allow it, otherwise start it again on all hosts with --resume"
