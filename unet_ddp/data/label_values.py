@@ -25,7 +25,7 @@ class ClassValues:
     ignore: _Int32 | None = None  # mask value of pixels to ignore
     palette: tuple[Colour, ...] | None = None  # colours of the indices in palette masks
     names: tuple[str, ...] | None = None  # of the classes, if the user gave them
-    threshold: Annotated[int, Limit(at_least=0)] | None = None  # values above it are the larger of two
+    threshold: Annotated[int, Limit(at_least=0)] | None = None  # above it is the larger value
 
     def __post_init__(self) -> None:
         """Refuse classes that no mask can have, or that can't be told from each other."""
