@@ -85,7 +85,7 @@ def resize_whole(image: Pixels, mask: NDArray[np.uint8], **key: int | None) -> A
 def ways_to_read(config: DataConfig, scale: float) -> tuple[int, dict[str, Callable[[], object]]]:
     """Return the number of pairs, and functions that read all of them."""
     data = prepare_data(config, seed=0)
-    pairs = [*data.split.training, *data.split.validation][:IMAGES]
+    pairs = collect([*data.split.training, *data.split.validation][:IMAGES])
     photo = Augmentation(data.format, "photo", data.crop_size, seed=0)
     folder = cache_folder() or Path()
     cache = SampleCache(folder, data.labels, data.format, scale=scale, resize_masks=False)
