@@ -44,7 +44,7 @@ _INSTANCES = {
     "Labels": "labels",
 }
 _ALIASES = {
-    "_Code": "int", "_Int32": "int", "Colour": "tuple[int, int, int]", "Size": "tuple[int, int]", "Mask": "NDArray",
+    "_Code": "int", "_Int32": "int", "_Threshold": "int", "Colour": "tuple[int, int, int]", "Size": "tuple[int, int]", "Mask": "NDArray",
     "Ids": "NDArray[np.uint8]", "Codes": "NDArray", "Scores": "NDArray[np.float32]", "np.generic": "Any",
 }  # fmt: skip
 _WIDEST = 88  # characters of a signature in one line

@@ -198,6 +198,10 @@ class Limit:
         return [(compare, bound, words) for compare, bound, words in bounds if bound is not None]
 
 
+INT32 = Limit(-(2**31), 2**31 - 1)
+"""Of the values in masks."""
+
+
 def typed(value: Any, kind: Any) -> Any:
     """Return a value of a file as the type `kind`, if it is of that type and within its limits.
 

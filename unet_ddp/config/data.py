@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from unet_ddp.errors import Limit, UserError
+from unet_ddp.errors import INT32, Limit, UserError
 from unet_ddp.plugins import is_own
 from unet_ddp.settings import (
     MASK_VALUE,
@@ -21,7 +21,6 @@ DIR = flag("DIR")
 N = flag("N")
 PRESETS = "none", "photo", "overhead", "street"  # of augmentation
 POSITIVE, NOT_NEGATIVE = Limit(at_least=1), Limit(at_least=0)
-INT32 = Limit(-(2**31), 2**31 - 1)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ import numpy as np
 from PIL import Image
 
 from unet_ddp.data.masks import IGNORE_ID, Colour, Mask, unpack_colour, voc_colour
-from unet_ddp.errors import Limit, UserError, shorten
+from unet_ddp.errors import INT32, Limit, UserError, shorten
 
 _Code = Annotated[int, Limit(0, 0xFFFFFF)]
-_Int32 = Annotated[int, Limit(-(2**31), 2**31 - 1)]
+_Int32 = Annotated[int, INT32]
+_Threshold = Annotated[int, Limit(at_least=0)]
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class ClassValues:
     ignore: _Int32 | None = None  # mask value of pixels to ignore
     palette: tuple[Colour, ...] | None = None  # colours of the indices in palette masks
     names: tuple[str, ...] | None = None  # of the classes, if the user gave them
-    threshold: Annotated[int, Limit(at_least=0)] | None = None  # above it is the larger value
+    threshold: _Threshold | None = None  # above it is the larger value
 
     def __post_init__(self) -> None:
         """Refuse classes that no mask can have, or that can't be told from each other."""
