@@ -333,6 +333,26 @@ def soft_masks(folder: Path) -> list[str]:
     return GIVEN
 
 
+def test_masks_of_one_class_and_void_are_scored(here: Path) -> None:
+    """They are on one side of the network's threshold, as images without an object may be."""
+    change(here, labels=Labels((0, 254), threshold=127, ignore=255).to_dict())
+    for path in (here / "masks").iterdir():
+        Image.fromarray(255 * np.eye(32, 40, dtype=np.uint8)).save(path)
+    scores = [row["recall"] for row in run(*GIVEN)["classes"]]
+    assert scores == [0, None]  # no pixel is of the second class
+
+
+def soft_masks_with_void(folder: Path) -> list[str]:
+    """Masks of 0 and 1, and of 255 as void, for the same network: void is no side."""
+    argv = soft_masks(folder)
+    change(folder, labels=Labels((0, 254), threshold=127, ignore=255).to_dict())
+    for path in (folder / "masks").iterdir():
+        mask = np.eye(32, 40, dtype=np.uint8)
+        mask[0] = 255
+        Image.fromarray(mask).save(path)
+    return argv
+
+
 MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (no_such_model, ["nowhere.pt"]),
     (no_pairs, ["masks", "no masks"]),
@@ -345,6 +365,7 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (images_not_known, ["plain.pth", "use --images and --masks"]),
     (images_gone, ["imgs", "use --images and --masks"]),
     (soft_masks, ["masks/", "one side of --mask-threshold 127", "are 0 to 1)"]),
+    (soft_masks_with_void, ["masks/", "one side of --mask-threshold 127", "are 0 to 1)"]),
     (other_split, ["split", "use --images and --masks"]),
     (threshold_of_three_classes, ["--threshold 0.5", "best.pt has 3"]),
 ]

@@ -6,22 +6,30 @@ import csv
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests.conftest import data_flags, make_set
 from tests.ranks import call_main
 from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.cli import parse_train
 from unet_ddp.commands import train
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.loaders import SampleLoader
 from unet_ddp.distributed.stop_signal import StopSignal
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.tuning import SeparationTuner
 from unet_ddp.runs import plan
 
 COUNT, BUILD, SAVE, READ = train.count_pixels, plan.build_state, checkpoint.save, SegmentationDataset.__getitem__  # fmt: skip
+TUNE = SeparationTuner.tune
 FLAGS = ["--width", "1", "--batch-size", "2", "--validation", "40", "--workers", "0", "--device", "cpu"]  # fmt: skip
 
 
@@ -178,3 +186,54 @@ def test_only_results_of_evaluate_go_with_the_run(images: list[str], tmp_path: P
     assert (results / "scores.json").is_file()
     assert run(images, tmp_path, "--epochs", "1", "--overwrite")[0] == 0
     assert [path.name for path in results.iterdir()] == ["notes.txt"]
+
+
+def test_a_signal_while_the_separation_is_chosen_repeats_the_validation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A choice made on a part of the images is neither saved nor scored."""
+    folder = make_set(tmp_path / "set", 10, size=(16, 16))
+    for path in (folder / "masks").iterdir():
+        numbers = np.zeros((16, 16), np.uint8)
+        numbers[2:7, 2:12], numbers[9:14, 4:14] = 1, 2
+        Image.fromarray(numbers).save(path)
+    images = [*data_flags(folder), "--instances"]
+    stopped: list[int] = []
+
+    def tune(self: Any, *args: Any, watch: Any) -> Any:
+        if not stopped:
+            stopped.append(os.getpid())
+            os.kill(os.getpid(), signal.SIGTERM)
+            while [*watch([0])]:  # until it is heard
+                pass
+        return TUNE(self, *args, watch=watch)
+
+    assert run(images, tmp_path / "a", "--epochs", "2")[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(SeparationTuner, "tune", tune)
+        status, out = run(images, tmp_path / "b", "--epochs", "2")
+    assert status == 143 and "continue with --resume" in out and stopped
+    assert not {"best.pt", "metrics.csv"} & files(tmp_path / "b")
+    assert run(images, tmp_path / "b", "--resume")[0] == 0
+    assert rows(tmp_path / "b") == rows(tmp_path / "a")
+
+
+def test_a_budget_counts_the_imports(
+    images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[float] = []
+
+    def prepare(config: Any, folder: Any, world: Any, start: float) -> Any:
+        began.append(start)
+        raise UserError("enough")
+
+    monkeypatch.setattr(train, "prepare", prepare)
+    config = parse_train([*images, "--checkpoints", str(tmp_path / "checkpoints")])
+    with pytest.raises(UserError, match="enough"):
+        train.train(config, World())
+    used = time.process_time()
+    assert used > 1  # seconds, of this process: torch was imported
+    assert time.monotonic() - began[0] == pytest.approx(used, abs=0.5)
+    with pytest.raises(UserError, match="enough"):
+        train.train(config, World(), began=7.0)
+    assert began[1] == 7

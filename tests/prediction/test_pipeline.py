@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
@@ -361,6 +363,26 @@ def test_images_of_one_size_form_batches_and_each_gets_its_prediction(
         assert not isinstance(prediction, UserError)
         assert prediction.size == expected.size
         assert (prediction.ids != expected.ids).mean() < 0.01, index
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("batch_size", "is_open"), [(3, True), (33, False)])
+def test_files_of_a_large_batch_are_not_kept_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int, is_open: bool
+) -> None:
+    """A process may have 1,024 files open; the files of a small batch are read again by outputs."""
+    predictor = make_predictor()
+    paths = [write_photo(tmp_path / f"{n}.png", (16, 16)) for n in range(3)]
+    scores, opened = predictor.scores, list[int]()
+
+    def counted(images: Any) -> Any:
+        files = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+        opened.append(sum(str(path) in files for path in paths))
+        return scores(images)
+
+    monkeypatch.setattr(predictor, "scores", counted)
+    pairs = predict_in_batches(predictor, files_for(*paths), batch_size=batch_size, threads=2)
+    assert len([*pairs]) == 3 and opened == [3 * is_open]
 
 
 def test_when_many_sizes_wait_the_largest_group_goes_first(

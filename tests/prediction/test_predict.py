@@ -242,6 +242,11 @@ def test_of_many_images_a_summary_is_printed(
     summary = "2 masks written, e.g. p/a_mask.png\nwarning: 2 of them have one class only\n"
     assert (summary in out) == (few == 2)
     assert out.endswith("l.csv: 2 images\n")
+    (here / "p" / "c_mask.png").unlink()
+    assert run("p", "--skip-existing") == 1
+    out = capsys.readouterr().out
+    assert ("1 mask written, e.g. " in out) == (few == 2)
+    assert "\n1 image skipped: the files already exist\n" in f"\n{out}"
 
 
 class Bar:

@@ -206,6 +206,20 @@ def test_given_weights_are_loaded_and_pretrained_ones_are_not_fetched(
     assert all(torch.equal(found[name], state[name]) for name in state)
 
 
+def test_averages_that_come_without_their_count_are_not_forgotten() -> None:
+    """As files of torch before 0.4.1 have them: batch norm's averages, and no `num_batches_tracked`."""
+    torch.manual_seed(9)
+    state = build_network(PLAIN).state_dict()
+    state = {name: tensor for name, tensor in state.items() if "num_batches" not in name}
+    state |= {name: torch.full_like(state[name], 3.0) for name in state if "running_mean" in name}
+    resumed = Resumed(weights=given(SavedModel(state, PLAIN, None, None, [])))
+    network = build_run(resumed=resumed)[2].network
+    counts = [tensor for name, tensor in network.named_buffers() if "num_batches" in name]
+    assert counts and all(int(count) >= 100 for count in counts)
+    fresh = [tensor for name, tensor in build_run()[2].network.named_buffers() if "num_b" in name]
+    assert fresh and not any(map(int, fresh))
+
+
 def test_a_resumed_state_is_restored_with_the_new_weight_decay() -> None:
     model, loaders, state = build_run()
     state.epoch, state.best = 2, 0.5

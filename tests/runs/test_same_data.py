@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,20 @@ def test_a_repaired_file_is_a_line(tmp_path: Path, k: int) -> None:
     assert line == (
         f"warning: files have changed since the run started: 1 of {COUNT} pairs, first {pairs[k].image}"
     )
+
+
+@pytest.mark.parametrize(("changed", "is_refused"), [(8, False), (9, True)])
+def test_more_than_half_of_the_sampled_files_make_another_set(
+    tmp_path: Path, changed: int, is_refused: bool
+) -> None:
+    """Of a small set all 16 are sampled."""
+    data = write_set(tmp_path, b"images", NAMES[:16])
+    then, pairs = saved(data), [*data.split.training, *data.split.validation]
+    for pair in pairs[:changed]:
+        pair.image.write_bytes(b"another")
+    with pytest.raises(UserError, match="other images") if is_refused else nullcontext():
+        (line,) = check_same_data(then, data, tmp_path / "last.pt")
+        assert f": {changed} of 16 pairs" in line
 
 
 def test_an_image_of_another_size_makes_no_crops_of_whole_images(tmp_path: Path) -> None:

@@ -227,6 +227,17 @@ def test_other_ranks_are_silent_and_judge_their_steps_too(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_skipped_steps_are_counted_over_all_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = make_state()
+    state.skipped = torch.tensor([2, 5])  # of this epoch, and of the run
+    with open_tracker(tmp_path, state=state, max_bad_steps=9) as tracker:
+        tracker.begin_epoch(state)
+        tracker.step(report(finite=False), 8, waited=0.0)
+    assert "(1 in a row, 6 in all)" in capsys.readouterr().out
+
+
 def test_the_end_of_training_judges_what_a_gpu_has_not_answered(tmp_path: Path, gpu: World) -> None:
     with open_tracker(tmp_path, world=gpu, max_bad_steps=1) as tracker:
         tracker.step(report(finite=False), 1, waited=0.0)

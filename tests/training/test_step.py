@@ -111,6 +111,19 @@ def test_accumulated_gradients_are_the_mean_over_the_batches(
     assert report.pairs == list(range(2 * accumulate))
 
 
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_the_averages_of_a_first_step_are_of_all_its_batches(accumulate: int) -> None:
+    """As batch norm weighs them, but for its first values, 0 and 1, which have no weight."""
+    state = make_state(make_network(), unbiased=True)
+    weights = [0.1 * 0.9 ** (accumulate - 1 - k) for k in range(accumulate)]
+    means: Any = 0
+    for weight, batch in zip(weights, BATCHES, strict=False):
+        features = state.network[0](PIXELS(batch.image, torch.float64)).detach()
+        means = means + weight / sum(weights) * features.mean((0, 2, 3))
+    list(train_steps(state, iter(BATCHES), until=1, accumulate=accumulate))
+    torch.testing.assert_close(state.network[1].running_mean, means)
+
+
 @pytest.mark.parametrize("scale", [None, 1024.0])
 def test_clipping_limits_the_norm_of_the_true_gradients(scale: float | None) -> None:
     """float16 scales losses up: the norm is taken after the scale is removed."""

@@ -41,10 +41,10 @@ def save(folder: Path, seed: int, **entries: Any) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten pairs, two networks, and evaluations of both."""
+    """Ten pairs, two networks with thresholds of their own, and evaluations of both."""
     folder = make_set(tmp_path_factory.mktemp("against"), 10, size=(32, 40))
-    for seed, name in enumerate(("one", "two")):
-        save(folder / name, seed)
+    for seed, (name, threshold) in enumerate({"one": 0.5, "two": 0.5934}.items()):
+        save(folder / name, seed, threshold=threshold)
         evaluate(folder, "-m", name)
     return folder
 

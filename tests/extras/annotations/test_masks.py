@@ -6,7 +6,7 @@ import pytest
 
 from unet_ddp.extras.annotations.masks import NameFinder, clean_label
 
-IMAGES = NameFinder(["scan_1", "sub/other", "very/deep/third"])
+IMAGES = NameFinder(["scan_1", "sub/other", "very/deep/third", "u\u0308ber", "é"])
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,8 @@ IMAGES = NameFinder(["scan_1", "sub/other", "very/deep/third"])
         ("/data/local-files/?d=other.jpg", "sub/other"),  # Label Studio's local files
         ("/data/local-files/?d=sub%2Fo%74her.jpg", "sub/other"),
         ("y/other.jpg", None),  # another folder's
+        ("\u00fcber.jpg", "u\u0308ber"),  # composed, as most systems write it, of a Mac's file
+        ("e\u0301.jpg", "é"),
         ("deadbeef-scan_1.png", "scan_1"),  # uploaded to Label Studio
         ("scan_deadbeef-1.png", None),
         ("", None),

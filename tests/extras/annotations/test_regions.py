@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
@@ -89,4 +91,13 @@ def test_a_mask_that_stands_out_is_cut() -> None:
     assert (patch.top, patch.left, patch.is_clipped) == (2, 0, True)
     np.testing.assert_array_equal(patch.pixels, pixels[:2, 1:])
     assert not regions.paste(pixels, 1, 1, (4, 8)).is_clipped
+    for left, top in product(range(-5, 10), range(-4, 6)):  # over each edge and corner
+        patch = regions.paste(pixels, left, top, (4, 8))
+        whole = np.zeros((20, 24), bool)
+        whole[8 + top : 11 + top, 8 + left : 12 + left] = pixels
+        found = np.zeros((4, 8), bool)
+        if patch.pixels.size:
+            height, width = patch.pixels.shape
+            found[patch.top : patch.top + height, patch.left : patch.left + width] = patch.pixels
+        np.testing.assert_array_equal(found, whole[8:12, 8:16], err_msg=f"{left}, {top}")
     assert regions.paste(pixels, 90, 90, (4, 8)).pixels.size == 0

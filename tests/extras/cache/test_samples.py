@@ -128,6 +128,22 @@ def test_the_name_changes_with_every_option_and_file(pair: Pair, tmp_path: Path)
     assert len(set(names)) == len(names) == 11
 
 
+@pytest.mark.parametrize("suffix", [".image", ".truth"])
+def test_another_reader_of_images_or_of_masks_is_another_name(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """Readers of a user's own, whose text is part of the name."""
+    moved = Pair("x", pair.image.with_suffix(".image"), pair.mask.with_suffix(".truth"))
+    for old, new in ((pair.image, moved.image), (pair.mask, moved.mask)):
+        shutil.copy2(old, new)
+    described = {path: path.suffix for path in (moved.image, moved.mask)}
+    monkeypatch.setattr(module, "describe_readers", lambda paths: [described[p] for p in paths])
+    before = make().path(moved)
+    (changed,) = (path for path in described if path.suffix == suffix)
+    described[changed] = "edited"
+    assert make().path(moved) != before
+
+
 def test_a_relative_path_is_the_same_file(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = make().path(pair)
     monkeypatch.chdir(pair.image.parent)

@@ -663,6 +663,21 @@ def test_an_end_that_can_not_be_put_says_where_the_files_are_and_resumes_from_th
     assert two.resumed(resume="auto").content is not None
 
 
+def test_files_that_could_not_be_put_are_kept_by_the_next_run(
+    one: Machine, broken: list[str]
+) -> None:
+    """last.pt was put, metrics.csv was not: the error names the folder, so a new run keeps it."""
+    with one.run() as folder:
+        save(folder, 1)
+        write_owned(folder.path / "metrics.csv", "step\n7\n")
+        broken.append("no answer")
+        with pytest.raises(RunError, match="no answer; its files are in"):
+            folder.finish(state_after(1), None)
+    broken.clear()
+    with one.run(overwrite=True) as folder:
+        assert (folder.path / "kept-1" / "metrics.csv").read_text() == "step\n7\n"
+
+
 def test_a_kill_between_checkpoint_and_pointer_leaves_the_one_before(
     one: Machine, two: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,13 @@ def test_different_ground_resolutions_are_an_error_or_brought_to_one(tmp_path: P
         prepared(tmp_path, ground_resolution=0.5)
 
 
+def test_a_ground_resolution_and_a_scale_are_multiplied_once(tmp_path: Path) -> None:
+    """At 1 m, 32 pixels of 0.75 m are 24; half of them are 12."""
+    make_maps(tmp_path, metres=(0.75,))
+    data = prepared(tmp_path, ground_resolution=1.0, scale=0.5)
+    assert data.smallest == data.crop_size == (12, 12)
+
+
 def test_a_ground_resolution_needs_images_that_have_one(tmp_path: Path) -> None:
     make_maps(tmp_path)
     write_map(tmp_path / "imgs" / "cx.tif", noise(32, 32), crs=None)

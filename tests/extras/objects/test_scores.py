@@ -25,6 +25,15 @@ def test_counts_worked_out_by_hand() -> None:
     assert counts.panoptic_quality == pytest.approx((6 / 8 + 4 / 6) / 5)
 
 
+def test_an_object_of_which_half_lies_in_another_is_no_part_of_it() -> None:
+    """More than half of two objects must lie in one that they split, or that merges them."""
+    whole = np.array([[1, 1, 1, 1, 0, 0]], np.int32)
+    for parts, count in (([1, 1, 2, 2, 0, 0], 1), ([1, 1, 1, 2, 1, 2], 0), ([1, 2, 3, 3, 1, 2], 0)):
+        found = np.array([parts], np.int32)
+        counts, turned = count_objects(found, whole), count_objects(whole, found)
+        assert (counts.split, counts.merged, turned.split, turned.merged) == (count, 0, 0, count)
+
+
 def test_the_same_objects_are_all_matched_whatever_their_numbers() -> None:
     truth = np.array([[1, 1, 0, 2], [0, 0, 0, 2]], np.int32)
     counts = count_objects(np.array([0, 900, 17], np.int32)[truth], truth)

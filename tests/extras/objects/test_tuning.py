@@ -167,6 +167,29 @@ def test_of_large_images_the_middle_is_tuned_and_read_once(
         assert read == [0, 0, 1, 3, 4, 5, 6, 8, 9]
 
 
+@pytest.mark.parametrize("is_high", [False, True], ids=["wide", "high"])
+def test_of_a_long_image_the_middle_is_tuned(tmp_path: Path, is_high: bool) -> None:
+    """Two touching squares in the middle; the many at the ends want another pair."""
+    image, numbers = np.zeros((100, 1800)), np.zeros((100, 1800))
+    for left, between in ((900, 200), *((20 + 40 * n, 128) for n in range(12))):
+        numbers[40:54, left : left + 12] = numbers.max() + 1
+        numbers[40:54, left + 12 : left + 24] = numbers.max() + 1
+        image[40:54, left : left + 24] = 255
+        image[40:54, left + 11 : left + 13] = between
+    if is_high:
+        image, numbers = image.T, numbers.T
+    pairs = Pairs([write_pair(tmp_path, "long", image, numbers)])
+    data = make_data(labels=OBJECTS, split=Split(pairs, pairs, "by name"))
+    tuner = SeparationTuner(data, World(device=CPU), resize_masks=False)
+    state: Any = SimpleNamespace(
+        validation_network=Grey(3),
+        preprocess=Preprocessing(1, (0.5,), (0.5,), 1.0),
+        precision=Precision(CPU, "float32"),
+    )
+    found = tuner.tune(state, ANY, watch=lambda samples: samples)
+    assert found == replace(OBJECTS, separation=(0.6, 0.5))
+
+
 def test_only_objects_have_something_to_choose(tmp_path: Path) -> None:
     data = make_data(split=Split([], [two_squares(tmp_path, 128)], "by name"))
     for labels, is_chosen in ((OBJECTS, True), (Labels((0, 255)), False)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,9 @@ def test_qgis_s_plugin_finds_what_it_reads() -> None:
     )
     assert [float(x) for x in json.loads(found["standardization_std"])] == [1.0] * 3
     assert "resolution" not in found
+    on_the_ground = replace(model.preprocessing, ground_resolution=0.3)
+    resolution = describe_for_qgis(replace(model, preprocessing=on_the_ground))["resolution"]
+    assert json.loads(resolution) == 60  # centimetres: half as many pixels, each twice as large
     several = load(torch.nn.Identity(), Labels((0, 1, 2)))
     assert json.loads(describe_for_qgis(several)["seg_thresh"]) == 0  # the most probable class
 

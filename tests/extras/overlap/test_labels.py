@@ -72,6 +72,9 @@ def test_each_class_has_its_threshold() -> None:
     assert [bool(plane) for plane in labels.planes(ids)] == [True, True, False]
     mean = labels.average([labels, with_thresholds(0.75, 0.5, 0.25)])
     assert mean.thresholds == (0.5, 0.5, 0.5)
+    without = make_labels(3)  # of a network that has chosen none: 0.5 each
+    assert labels.average([labels, without]).thresholds == (0.375, 0.5, 0.625)
+    assert without.average([without, labels]).thresholds == (0.375, 0.5, 0.625)
 
 
 def with_thresholds(*thresholds: float) -> OverlapLabels:
@@ -117,6 +120,10 @@ def test_the_value_that_predictions_give_pixels_without_data_is_no_class_unasked
     named = infer(values, class_names=("a", "b"))
     assert named.num_classes == 2 and not named.doubt(values, "")
     assert infer(values, ignore_index=128).num_classes == 2
+    for count in (6, 7):  # of eight and more, 128 is the last but one or an inner bit
+        names = tuple("abcdefgh"[:count])
+        assert infer(values, class_names=names).num_classes == count
+    assert infer(values, class_names=tuple("abcdefgh")).num_classes == 8
     (warning,) = infer(values).doubt(values, "")
     assert warning == (
         "mask value 128 is class 8, and class 7 occurs nowhere: if 128 is of pixels without data, as in "

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from tests import jobs
 from tests.ranks import Ranks
+from tests.training import loss_formulas
 from unet_ddp.config import OptimizationConfig
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.distributed.join import join, leave
@@ -80,6 +81,22 @@ def test_a_better_mask_has_a_lower_loss(rng: np.random.Generator) -> None:
         totals = [loss((2.0 * truth - 1) * sure, ids).total.item() for sure in (-3.0, 0.1, 3, 30)]
         assert totals == sorted(totals, reverse=True), settings
         assert totals[-1] < 1e-6, settings
+
+
+@pytest.mark.parametrize("loss", ["dice_ce", "dice_focal"])
+def test_the_pixel_term_is_the_weighted_mean_of_the_classes_binary_terms(
+    rng: np.random.Generator, loss: str
+) -> None:
+    """By the papers' formulas for two classes, "not c" and "c"."""
+    logits, truth, ids = draw(rng, 3)
+    weights, terms = (0.5, 2.0, 1.3), []
+    for c in range(3):
+        pair = torch.stack([torch.zeros_like(logits[:, c]), logits[:, c]], 1).detach().numpy()
+        mask = truth[:, c].numpy().astype(np.uint8)
+        gamma = 2.0 if loss == "dice_focal" else 0.0
+        terms.append(loss_formulas.pixel_term(pair, mask, np.ones(2), gamma=gamma))
+    found = make_loss(loss=loss, class_weights=weights)(logits, ids).pixel.item()
+    assert found == pytest.approx(np.average(terms, weights=weights), rel=1e-6)
 
 
 def test_what_has_no_meaning_is_refused() -> None:

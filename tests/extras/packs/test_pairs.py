@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.checks.test_check import in_folder
 from tests.conftest import make_set
 from tests.extras.packs.test_command import pack
 from tests.object_store import put_folder
@@ -62,3 +64,12 @@ def test_all_kinds_of_sets_answer_alike(tmp_path: Path, names_groups: bool) -> N
         assert read_files(part) == read_files(here.select(chosen))
     assert here.scanned is None and there.scanned is None
     assert packed[:2].scanned is not None and len(packed[:2].scanned.pairs) == 6
+
+
+def test_a_pack_of_8_bit_may_be_read_with_other_channels_and_no_data(tmp_path: Path) -> None:
+    """Its images have no statistics that depend on them; those of more bits have."""
+    config = in_folder(make_set(tmp_path, 6))
+    packed = open_pack(Path(str(pack(config, tmp_path / "pack").images)))
+    for settings in ({"channels": 1}, {"nodata": 0.0}, {}):
+        training, validation = packed.divide(replace(config, **settings))
+        assert len(training) == 6 and validation is None

@@ -20,6 +20,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.extras.planners.budget import Pace, time_steps, time_validation
 from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps
 from unet_ddp.runs.writers import describe_time
+from unet_ddp.training.step import train_steps
 
 
 class Loaders:
@@ -70,6 +71,16 @@ def test_batches_of_two_steps_are_read_ahead(accumulate: int) -> None:
     loaders.training = batches()
     next(take_dry_steps(state, loaders, OptimizationConfig(accumulate=accumulate)))
     assert len(read) == 3 * accumulate  # of the step that was taken, too
+
+
+def test_a_dry_step_is_the_run_s_own_step() -> None:
+    """With its number of batches, and its limit of the gradients' norm."""
+    dry, real, free = (make_state(steps=2) for _ in range(3))
+    next(take_dry_steps(dry, Loaders(), OptimizationConfig(accumulate=2, clip=0.01)))
+    for state, clip in ((real, 0.01), (free, 0.0)):
+        next(train_steps(state, iter(Loaders().training), accumulate=2, clip=clip))
+    assert flattened(dry.state_dict()) == flattened(real.state_dict())
+    assert flattened(dry.state_dict()) != flattened(free.state_dict())
 
 
 def test_times_are_those_of_a_step_and_a_whole_validation(monkeypatch: pytest.MonkeyPatch) -> None:

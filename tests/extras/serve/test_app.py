@@ -391,3 +391,32 @@ def test_a_client_that_goes_while_it_waits_costs_no_forward_pass(
             gate.released.set()
     assert gate.batches == 1
     assert "499 error: the client has gone" in capsys.readouterr().err
+
+
+def test_a_client_that_goes_while_its_image_is_predicted_holds_its_place(here: Path) -> None:
+    """Its file is being read, and its turn counts for --max-requests until the network is free."""
+    photo, left, went = to_png(noise(40, 60)), asyncio.Event(), asyncio.Event()
+
+    async def leave() -> Any:
+        await left.wait()
+        went.set()
+        return await go()
+
+    async def run(service: Service, gate: Gate) -> int:
+        request = asyncio.ensure_future(ask(service, sending([photo], leave)))
+        await asyncio.to_thread(gate.held.wait, 20)
+        left.set()
+        await went.wait()
+        for _ in range(20):  # turns of the loop, in which the request hears of it
+            await asyncio.sleep(0)
+        assert not request.done() and service.requests == 1
+        gate.released.set()
+        return int(await request)
+
+    with serving(here) as service:
+        gate = Gate(service)
+        try:
+            assert asyncio.run(run(service, gate)) == 200
+        finally:
+            gate.released.set()
+        assert service.requests == 0
