@@ -72,17 +72,21 @@ def _check_palettes(table: Table, config: DataConfig) -> Iterator[str]:
 
 
 def _check_bits(table: Table, config: DataConfig) -> Iterator[str]:
-    """Yield a line if white is 1 in masks of 1 bit, as some programs save them, and 255 in others."""
-    whites: dict[tuple[bool, int], Path] = {}
+    """Yield a line if a grey is, e.g., 1 in masks of 1 bit, as some programs save them, and 255 in others."""
+    found: dict[tuple[int, int], Path] = {}
     for row, kind, value, _ in table.values:
-        is_bilevel = table.kinds[kind].mask.is_bilevel
-        whites.setdefault((is_bilevel, value), table.pairs[row].mask)
-    if config.mask_threshold == 0 or called(config, "label_rules") or (False, 1) in whites:
+        found.setdefault((table.kinds[kind].mask.bits, value), table.pairs[row].mask)
+    if config.mask_threshold == 0 or called(config, "label_rules"):
         return
-    one = whites.get((True, 1))
-    other = whites.get((False, 255))
-    if one and other:
-        yield f"{one} has 1 bit, so its white is 1, and 255 in {other}: save all masks with 8 bit"
+    for (bits, value), one in sorted(found.items(), reverse=True):
+        grey = value * 255 // ((1 << bits) - 1)
+        other = found.get((8, grey))
+        if bits < 8 and value and other and (8, value) not in found:
+            name = "white" if grey == 255 else "grey"
+            yield (
+                f"{one} has {bits} bit, so its {name} is {value}, and {grey} in {other}: save all masks with 8 bit"
+            )
+            return
 
 
 def _check_nodata(table: Table, config: DataConfig) -> Iterator[str]:

@@ -51,7 +51,7 @@ def test_formats(tmp_path: Path, picture: np.ndarray, ending: str) -> None:
         ("RGBA", "png", Header(60, 40, 3, "uint8", has_alpha=True, is_colour=True)),
         ("LA", "png", Header(60, 40, 1, "uint8", has_alpha=True)),
         ("L", "png", Header(60, 40, 1, "uint8")),
-        ("1", "png", Header(60, 40, 1, "uint8", is_bilevel=True)),
+        ("1", "png", Header(60, 40, 1, "uint8", bits=1)),
         ("CMYK", "jpg", Header(60, 40, 3, "uint8", is_colour=True, is_lossy=True)),
         ("L", "jpg", Header(60, 40, 1, "uint8", is_lossy=True)),
     ],

@@ -103,7 +103,9 @@ def test_pages_of_several_sizes(tmp_path: Path) -> None:
         for size in ((17, 19), (17, 18)):
             file.write(np.zeros(size, np.uint8), photometric="minisblack", metadata=None)
     with (
-        pytest.raises(UserError, match=r"x\.tif: has pages of 19x17 with 1 band and of 18x17"),
+        pytest.raises(
+            UserError, match=r"x\.tif: has pages of 19x17 with 1 band of 8 bit and of 18x17"
+        ),
         Source(tmp_path / "x.tif", planes=True) as source,
     ):
         source.mask()

@@ -34,7 +34,7 @@ def write(path: Path, pixels: np.ndarray, **how: Any) -> Path:
         ((9, 7), "uint16", {}, False),
         ((9, 7, 3), "uint8", {"photometric": "rgb"}, False),
         ((9, 7, 4), "uint8", {"photometric": "rgb", "extrasamples": ["unassalpha"]}, False),
-        ((9, 7, 4), "uint8", {"photometric": "rgb", "extrasamples": ["assocalpha"]}, False),
+        ((9, 7, 4), "uint8", {"photometric": "rgb", "extrasamples": ["assocalpha"]}, True),
         ((9, 7, 4), "uint8", {"photometric": "rgb", "extrasamples": ["unspecified"]}, True),
         ((9, 7, 2), "uint8", {"extrasamples": ["unspecified"]}, True),
         ((9, 7, 2), "uint8", {"extrasamples": ["unassalpha"]}, False),

@@ -98,7 +98,7 @@ class Header:
     palette: tuple[tuple[int, int, int], ...] | None = None  # colours of the indices
     nodata: float | None = None  # GDAL's tag in a TIFF
     ground_resolution: float | None = None  # metres of a pixel; 0 for a map without CRS
-    is_bilevel: bool = False  # of 1 bit: white is 1
+    bits: int = 8  # of a grey value, if it has fewer: white is 1, 3 or 15 in a mask of 1, 2 or 4
     is_array: bool = False  # True if grey, colour and alpha are not to be converted to each other
 
     @property

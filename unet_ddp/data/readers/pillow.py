@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
@@ -114,7 +115,7 @@ class PillowFile(OpenFile):
             is_colour=image.mode in _COLOUR and not is_indexed,
             is_lossy=_is_lossy(image, self._file),
             palette=_palette(image) if is_indexed else None,
-            is_bilevel=image.mode == "1",
+            bits=_grey_bits(image),
         )
 
     def read_thumbnail(self, size: int) -> NDArray[np.float32]:
@@ -154,6 +155,7 @@ class PillowFile(OpenFile):
         At `scale`, each new pixel has the value at its centre.
         """
         image = self._take()
+        bits = _grey_bits(image)
         if self._is_deep_png:
             raise UserError(f"{self.path}: colours of 16 bit; save the mask with 8 bit, or in grey")
         if _orientation(image) > 1:
@@ -165,12 +167,22 @@ class PillowFile(OpenFile):
         if scale != 1:  # in Pillow, which then converts fewer pixels
             size = scaled_size(image.height, image.width, scale)
             image = image.resize(size[::-1], Image.Resampling.NEAREST)
-        values = np.asarray(image)
-        return values.astype(np.uint8) if values.dtype == bool else values
+        values = np.asarray(image).astype(np.uint8) if image.mode == "1" else np.asarray(image)
+        return values // (255 // ((1 << bits) - 1)) if 1 < bits < 8 else values  # as stored
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _grey_bits(image: Image.Image) -> int:
+    """Return the bits of a stored grey value: 1, 2 or 4, which Pillow makes 8 by a factor, or 8 for all others."""
+    if image.mode == "1":
+        return 1
+    packed = re.search(
+        r"'L;([24])", str(getattr(image, "tile", ""))
+    )  # e.g. L;4, or L;2I with white as 0
+    return int(packed[1]) if packed else 8
 
 
 def _orientation(image: Image.Image) -> int:

@@ -17,18 +17,21 @@ from PIL.TiffImagePlugin import ImageFileDirectory_v2
 from unet_ddp.data.readers.base import Header, ImageFormat, OpenFile, Pixels
 from unet_ddp.data.readers.pillow import PillowFile, identify
 from unet_ddp.extras.formats.tiff_bands import (
-    ALPHA,
     GDAL_NODATA,
+    MIN_IS_WHITE,
+    NO_IMAGE,
     ORIENTATION,
     SEPARATE,
     TiffBandsFile,
+    find_alpha,
 )
 
 _KIND, _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 254, 256, 257, 258, 259, 262
 _SAMPLES, _PLANES, _EXTRA, _SAMPLE_FORMAT, _DEPTH = 277, 284, 338, 339, 32997
 _PIXEL_SCALE, _TRANSFORM = 33550, 34264
-_RGB, _GREY, _GREYS, _JPEG, _UNSIGNED = 2, 1, (0, 1), 7, 1  # of their values
-_ASSOCIATED = 1  # colours that are multiplied with alpha
+_GREY, _RGB, _YCBCR, _GREYS, _JPEG, _UNSIGNED = 1, 2, 6, (0, 1), 7, 1  # of their values
+_APART = 2  # alpha that colours are not multiplied with, as Pillow would undo for 8 bit alone
+_BIG_OF_MOTOROLA = b"MM\0\x2b"  # BigTIFF in an order of bytes that Pillow takes for another TIFF
 _READ_BY_PILLOW = frozenset(
     {"1", "L", "LA", "RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "I;16", "I;16B"}
 )
@@ -37,12 +40,15 @@ _READ_BY_PILLOW = frozenset(
 def _loses_a_part(tags: Mapping[int, Any]) -> bool:
     """Return whether Pillow would lose a part of the pixels of a TIFF with these tags."""
     samples, bits = tags.get(_SAMPLES, 1), max(tags.get(_BITS, (1,)))
-    has_extra = samples == 2 or (samples == 4 and tags.get(_PHOTOMETRIC) == _RGB)
+    is_grey, is_rgb = (tags.get(_PHOTOMETRIC) in kind for kind in (_GREYS, (_RGB,)))
+    has_extra = (is_grey and samples > 1) or (is_rgb and samples > 3)
+    has_alpha_alone = samples in (2, 4) and tags.get(_EXTRA) == (_APART,)
     is_split = tags.get(_PLANES) == SEPARATE  # band after band
     return (
         (samples > 1 and bits != 8)
-        or (is_split and (bits > 8 or (samples > 1 and tags.get(_PHOTOMETRIC) in _GREYS)))
-        or (has_extra and not any(kind in ALPHA for kind in tags.get(_EXTRA, ())))
+        or (is_split and (bits > 8 or (samples > 1 and is_grey)))
+        or (has_extra and not has_alpha_alone)
+        or (bits > 8 and tags.get(_PHOTOMETRIC) == MIN_IS_WHITE)  # it turns those of 8 bit alone
         or any(sign != _UNSIGNED for sign in tags.get(_SAMPLE_FORMAT, ()))
         or GDAL_NODATA in tags
     )
@@ -55,7 +61,7 @@ class Layout(NamedTuple):
     is_on_map: bool = True  # True if it may have map coordinates
     is_plain: bool = False  # True if GDAL's bands are the pixels: upright, not packed, no palette
     is_exact: bool = False  # True if all libraries decode them equally
-    has_alpha: bool = False
+    alpha: int | None = None  # the sample that is alpha, from 0
     is_bands: bool = False  # True if it is surely no image of Pillow's
 
     @classmethod
@@ -63,12 +69,14 @@ class Layout(NamedTuple):
         """Return the layout of an open file's one image, overviews aside."""
         with suppress(Exception):
             directories = _read_directories(file)
-            tags, *others = [tags for tags in directories if not tags.get(_KIND, 0) & 1]
+            tags, *others = [tags for tags in directories if not tags.get(_KIND, 0) & NO_IMAGE]
             if others:  # pages, which Pillow refuses even in masks
                 return cls(is_bands=True)
-            is_jpeg, extra = tags.get(_COMPRESSION) == _JPEG, tags.get(_EXTRA, ())
+            is_jpeg = tags.get(_COMPRESSION) == _JPEG
+            file.seek(0)
+            is_odd = file.read(4) == _BIG_OF_MOTOROLA or _loses_a_part(tags)
             is_plain = (
-                (is_jpeg or tags.get(_PHOTOMETRIC) in (_GREY, _RGB))
+                tags.get(_PHOTOMETRIC) in (_GREY, _RGB, *([_YCBCR] if is_jpeg else []))
                 and tags.get(ORIENTATION, 1) == 1
                 and tags.get(_DEPTH, 1) in (1, (1,))
                 and not any(bits % 8 for bits in tags.get(_BITS, (1,)))
@@ -77,9 +85,9 @@ class Layout(NamedTuple):
                 tags[_WIDTH] * tags[_HEIGHT],
                 is_on_map=_PIXEL_SCALE in tags or _TRANSFORM in tags,
                 is_plain=is_plain,
-                is_exact=is_plain and not is_jpeg and _ASSOCIATED not in extra,
-                has_alpha=bool(extra) and extra[-1] in ALPHA,
-                is_bands=len(directories) > 1 or _loses_a_part(tags),
+                is_exact=is_plain and not is_jpeg,
+                alpha=find_alpha(tags.get(_EXTRA, ()), tags.get(_SAMPLES, 1)),
+                is_bands=len(directories) > 1 or is_odd,
             )
         return cls()
 
@@ -144,15 +152,16 @@ def _read_directories(file: IO[bytes]) -> list[Mapping[int, Any]]:
     """Return the tags of each image in an open TIFF, up to one that can't be read."""
     file.seek(0)
     start = file.read(8)
-    if start[2] == 43:  # BigTIFF
-        start += file.read(8)
-    directory = ImageFileDirectory_v2(start)
+    order = start[:2]
+    if 43 in start[2:4]:  # BigTIFF, which Pillow knows in Intel's order alone
+        start = b"II\x2b\0" + start[4:] + file.read(8)
+    directory = ImageFileDirectory_v2(start, prefix=order)
     found: dict[int, Mapping[int, Any]] = {}
     with suppress(Exception):
         while directory.next and directory.next not in found:
             offset = directory.next
             file.seek(offset)
-            directory = ImageFileDirectory_v2(start)
+            directory = ImageFileDirectory_v2(start, prefix=order)
             directory.load(file)
             found[offset] = directory
     return list(found.values())

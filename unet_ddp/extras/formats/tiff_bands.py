@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import lzma
 import math
+import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
@@ -16,12 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.readers.bands import BandsFile
-from unet_ddp.data.readers.base import Header, refuse_bomb, storage_dtype, upright
+from unet_ddp.data.readers.base import Header, bits_of, refuse_bomb, storage_dtype, upright
 from unet_ddp.errors import UserError, count_of
 
 ORIENTATION, GDAL_NODATA = 274, 42113  # tags
 SEPARATE = 2  # planar configuration: band after band
-ALPHA = (1, 2)  # kinds of extra samples
+MIN_IS_WHITE = 0  # photometric interpretation: grey values of which 0 is white
+NO_IMAGE = 1 | 4  # kinds of a page, as bits: an overview, a mask of the pixels with data
+_ALPHA = (1, 2)  # kinds of extra samples
+_AS_ONE = {  # axes of pages, and what makes one image of them
+    "channels": "Image > Color > Merge Channels",
+    "slices": "Image > Stacks > Z Project",
+    "frames": "Image > Stacks > Tools > Stack to Images",
+}
 _INFLATERS: dict[int, Callable[[], Any]] = {  # by TIFF's number of the compression
     **dict.fromkeys((8, 32946, 50013), zlib.decompressobj),
     **dict.fromkeys((50000, 34926), lambda: import_module("compression.zstd").ZstdDecompressor()),
@@ -52,9 +60,9 @@ class TiffBandsFile(BandsFile):
         self._decode = decode  # by another library
         file.seek(0)
         self._file = file
-        pages: Any = tifffile.TiffFile(file).pages
-        # Overviews are no images of their own.
-        self._pages = [page for page in pages if not getattr(page, "subfiletype", 0) & 1]
+        self._tiff = tifffile.TiffFile(file)
+        pages: Any = self._tiff.pages
+        self._pages = [page for page in pages if not getattr(page, "subfiletype", 0) & NO_IMAGE]
         if len(self._pages) == 1:
             self._refuse_bomb(self._pages[0])
 
@@ -65,9 +73,7 @@ class TiffBandsFile(BandsFile):
         sizes = dict(zip(page.axes, page.shape, strict=True))
         if self._orientation >= 5:
             sizes["X"], sizes["Y"] = sizes["Y"], sizes["X"]
-        extra = getattr(page, "extrasamples", None) or ()
-        has_alpha = any(int(kind) in ALPHA for kind in extra)
-        channels = sizes.get("S", 1)
+        channels, has_alpha = sizes.get("S", 1), _alpha_of(page) is not None
         if has_alpha:
             channels -= 1
         if self._is_stack:
@@ -82,16 +88,37 @@ class TiffBandsFile(BandsFile):
             is_array=True,
         )
 
-    @property
+    @cached_property
     def _is_stack(self) -> bool:
-        return self.planes and len(self._pages) > 1
+        """True if each page is a band: a class of a mask, or a channel of an image."""
+        if len(self._pages) < 2 or self.planes:
+            return len(self._pages) > 1
+        sizes = read_axes(self._tiff)
+        if sizes.get("channels") == len(self._pages):
+            return True
+        for axis, count in sizes.items():
+            if axis != "channels" and count > 1:
+                raise UserError(
+                    f"{self.path}: holds {count} {axis} of an image; save one image per file, e.g. in Fiji by "
+                    f"{_AS_ONE[axis]}"
+                )
+        return False
 
     @property
     def _page(self) -> Any:
         """The file's one image, or the first page of a stack."""
-        if len(self._pages) > 1 and not self.planes:
-            raise UserError(f"{self.path}: holds several frames or pages; save one image per file")
+        if len(self._pages) > 1 and not self._is_stack:
+            raise self._several_pages()
         return self._pages[0]
+
+    def _several_pages(self) -> UserError:
+        return UserError(f"{self.path}: holds several frames or pages; save one image per file")
+
+    def read_mask(self, scale: float) -> NDArray[Any]:
+        """Return the values of a mask; channels in pages are none."""
+        if self._is_stack and not self.planes:
+            raise self._several_pages()
+        return super().read_mask(scale)
 
     @property
     def _orientation(self) -> int:
@@ -116,18 +143,30 @@ class TiffBandsFile(BandsFile):
                     f"{self.path}: its compression needs 'pip install imagecodecs'; or save it uncompressed"
                 ) from None
             stored = decoded
-        bands = np.ascontiguousarray(upright(stored, self._orientation))
-        return bands[..., None] if bands.ndim == 2 else bands
+        bands = upright(stored, self._orientation)
+        bands = bands[..., None] if bands.ndim == 2 else bands
+        alpha = _alpha_of(self._page)
+        if _is_inverted(self._page):
+            colour = [band for band in range(bands.shape[2]) if band != alpha]
+            bands = bands.copy()
+            bands[..., colour] = _white_of(self._page) - bands[..., colour]
+        if alpha is not None and not self._is_stack:  # to the end
+            bands = np.concatenate(
+                [bands[..., :alpha], bands[..., alpha + 1 :], bands[..., alpha, None]], axis=2
+            )
+        return np.ascontiguousarray(bands)
 
     def _read_stack(self) -> NDArray[Any]:
         """Return all pages (H, W, pages), which must be grey and of one size."""
-        self._check_count(len(self._pages))
+        if self.planes:
+            self._check_count(len(self._pages))
         for page in self._pages:
             self._refuse_bomb(page)
-            if page.shape != self._page.shape or len(page.shape) > 2:
+            is_alike = (page.shape, page.dtype) == (self._page.shape, self._page.dtype)
+            if not is_alike or len(page.shape) > 2:
                 raise UserError(
-                    f"{self.path}: has pages of {_describe(self._page)} and of {_describe(page)}; a mask "
-                    "has a grey page for each class, all of one size"
+                    f"{self.path}: has pages of {_describe(self._page)} and of {_describe(page)}; a page for each "
+                    "class or channel must be grey, all of one size and type"
                 )
         return np.stack([page.asarray() for page in self._pages], axis=-1)
 
@@ -141,8 +180,43 @@ class TiffBandsFile(BandsFile):
 
 
 def _describe(page: Any) -> str:
-    """Return size and bands of a page in words."""
-    return f"{page.imagewidth}x{page.imagelength} with {count_of(page.samplesperpixel, 'band')}"
+    """Return size, bands and type of a page in words."""
+    size = f"{page.imagewidth}x{page.imagelength}"
+    return f"{size} with {count_of(page.samplesperpixel, 'band')} of {bits_of(str(page.dtype))}"
+
+
+def read_axes(tiff: Any) -> dict[str, int]:
+    """Return how many channels, slices and frames ImageJ or OME-XML says that the pages are; {} if none does."""
+    if tiff.is_imagej:
+        found = tiff.imagej_metadata or {}
+        sizes = {axis: int(found.get(axis, 1)) for axis in _AS_ONE}
+        if set(sizes.values()) == {1}:  # an older stack has its number of images alone
+            sizes["slices"] = int(found.get("images", 1))
+        return sizes
+    if not tiff.is_ome:
+        return {}
+    pixels = re.search(r"<(?:\w+:)?Pixels\b[^>]*>", tiff.ome_metadata or "")
+    values = dict(re.findall(r'\bSize([CZT])\s*=\s*"(\d+)"', pixels[0] if pixels else ""))
+    return {axis: int(values.get(name, 1)) for axis, name in zip(_AS_ONE, "CZT", strict=True)}
+
+
+def find_alpha(extra: Sequence[int], samples: int) -> int | None:
+    """Return which of a TIFF's samples is alpha, by the kinds of its extra ones; None if none is."""
+    first = samples - len(extra)
+    return next((first + k for k, kind in enumerate(extra) if int(kind) in _ALPHA), None)
+
+
+def _alpha_of(page: Any) -> int | None:
+    return find_alpha(getattr(page, "extrasamples", None) or (), page.samplesperpixel)
+
+
+def _is_inverted(page: Any) -> bool:
+    """Return whether 0 is white: of whole numbers from 0 on, which have a black as well."""
+    return bool(page.photometric == MIN_IS_WHITE and page.dtype.kind == "u")
+
+
+def _white_of(page: Any) -> int:
+    return (1 << int(page.bitspersample)) - 1
 
 
 def _inflate(new: Callable[[], Any], data: bytes, *, out: int) -> bytes:
@@ -162,4 +236,6 @@ def _nodata(page: Any) -> float | None:
         value = float(str(tag.value).strip("\0 "))
     except ValueError:
         return None
+    if _is_inverted(page):
+        value = _white_of(page) - value
     return math.nan if math.isnan(value) else value  # one nan, so that headers with it are equal

@@ -137,8 +137,8 @@ class MapFile(TiffFile):
         if dataset.count == 1 and wanted.channels == 3:
             return [1, 1, 1]
         bands = list(range(1, dataset.count + 1))
-        if self.layout.has_alpha:
-            bands.pop()
+        if self.layout.alpha is not None:
+            del bands[self.layout.alpha]
         return bands if len(bands) == wanted.channels else []
 
     def mark_nodata(self, ids: NDArray[Any], mark: int) -> int:
