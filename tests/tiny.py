@@ -31,11 +31,21 @@ def make_network(*, dropout: float = 0.0, seed: int = 1) -> nn.Sequential:
     return nn.Sequential(*parts, nn.Conv2d(4, 2, 1)).double()
 
 
+class FunctionLoss(nn.Module):
+    """A function of logits and masks as the loss of a run."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.forward = function
+
+
 def make_state(
     network: nn.Module | None = None, *, ema: float = 0.0, steps: int = 4, **changed: Any
 ) -> TrainState:
     """The state of a run, `steps` steps in each of two epochs."""
     network = network or make_network()
+    if "loss" in changed and not isinstance(changed["loss"], nn.Module):
+        changed["loss"] = FunctionLoss(changed["loss"])
     state = {
         "network": network,
         "replica": network,

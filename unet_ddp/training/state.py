@@ -67,7 +67,27 @@ class Tensors:
 
     def __init__(self, network: nn.Module) -> None:
         self.parameters: list[Tensor] = list(network.parameters())
-        self.buffers = list(network.buffers())
+        self._held: list[tuple[dict[str, Any], str]] = []
+        for module in network.modules():
+            held: Any = module._buffers
+            self._held += [(held, name) for name, buffer in held.items() if buffer is not None]
+        self.buffers: list[Tensor] = [held[name] for held, name in self._held]
+
+    def zero_grad(self) -> None:
+        """Set gradients to zeros, which can be added over ranks also where a pass has not used a parameter."""
+        for parameter in self.parameters:
+            parameter.grad = torch.zeros_like(parameter)
+
+    @torch.no_grad()
+    def keep_buffers(self) -> None:
+        """Copy into the first tensor of a buffer what a forward pass has assigned in its place.
+
+        `self.mean = 0.9 * self.mean + …` makes a new tensor; the average, snapshots and DDP know the first one.
+        """
+        for (held, name), buffer in zip(self._held, self.buffers, strict=True):
+            if held[name] is not buffer:
+                buffer.copy_(held[name])
+                held[name] = buffer
 
 
 class WeightAverage:
@@ -151,9 +171,20 @@ class TrainState:
 
     def __post_init__(self) -> None:
         self.tensors = Tensors(self.network)  # which stay the same ones
+        self.of_loss = Tensors(self.loss)
+        self.of_loss.zero_grad()
+        self.parameters = [*self.tensors.parameters, *self.of_loss.parameters]
+        self.buffers = [*self.tensors.buffers, *self.of_loss.buffers]
         self.forward = self.replica if self.compiled is None else self.compiled
         self.sums = self.sums.to(self.precision.device)
         self.skipped = self.skipped.to(self.precision.device)
+
+    def end_passes(self) -> None:
+        """Remove the gradients, and keep each buffer the tensor that it was."""
+        self.optimizer.zero_grad(set_to_none=True)
+        for tensors in (self.tensors, self.of_loss):
+            tensors.keep_buffers()
+        self.of_loss.zero_grad()
 
     def count_step(self, losses: Tensor, is_finite: Tensor) -> None:
         """Add a step's losses (3,) if it was finite, () bool; the device is not waited for."""
@@ -198,8 +229,9 @@ class TrainState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values, for a checkpoint."""
-        average = self.average
+        average, loss = self.average, self.loss.state_dict()
         return {
+            **({"loss": loss} if loss else {}),  # of a loss of the user's own
             "model": self.network.state_dict(),
             "ema": average.network.state_dict() if average else None,
             "ema_steps": average.steps if average else 0,
@@ -221,6 +253,9 @@ class TrainState:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.network.load_state_dict(state["model"])
+        self.loss.load_state_dict(
+            state.get("loss") or self.loss.state_dict()
+        )  # a loss may have been stateless
         groups = self.optimizer.state_dict()["param_groups"]  # by the settings, not the file
         now = groups[-1].get("lr_scale", 1.0)
         groups[-1]["lr_scale"] = min(now, state.get("last_rate", 1.0))  # 1: as its version trained
