@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.checks.test_rules import scanned
+from unet_ddp.checks.near_duplicates import Copies
 from unet_ddp.checks.rules import common_values
 from unet_ddp.checks.summary import (
     class_pixels,
@@ -55,8 +56,10 @@ def test_a_line_about_the_classes(labels: Labels, expected: str) -> None:
 
 def test_images_that_look_wrong_are_a_warning() -> None:
     pairs = [scanned("a"), scanned("b", thumbnail=""), scanned("c", thumbnail="")]
-    assert warn_of_images(Table.from_scan(pairs[:1]), []) == []
-    blank, copies = warn_of_images(Table.from_scan(pairs), [(pairs[0].pair, pairs[1].pair)] * 3)
+    assert warn_of_images(Table.from_scan(pairs[:1]), None) == []
+    blank, copies = warn_of_images(
+        Table.from_scan(pairs), Copies([(pairs[0].pair, pairs[1].pair)], 3)
+    )
     assert blank == "2 images of one colour, which shows nothing, e.g. i/b.png"
     assert copies.startswith(
         "3 validation images (nearly) the same as training images, e.g. i/a.png as i/b.png"

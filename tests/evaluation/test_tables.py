@@ -18,7 +18,7 @@ from unet_ddp.extras.objects.scores import ObjectCounts
 
 
 def test_scores_json_has_all_scores_of_the_set() -> None:
-    text = result_files(example_evaluation(), {"model": "ä.pt"})["scores.json"]
+    text = result_files(example_evaluation(), {"model": "ä.pt"}, {})["scores.json"]
     assert text.startswith('{\n  "model": "ä.pt",\n  "images": 2,\n') and text.endswith("}\n")
     found = json.loads(text)
     classes = found.pop("classes")
@@ -51,13 +51,13 @@ def test_scores_json_has_all_scores_of_the_set() -> None:
 
 def test_scores_json_says_how_it_was_scored() -> None:
     evaluation = replace(example_evaluation(threshold=None), tolerance=3.0, full_size=False)
-    found = json.loads(result_files(evaluation, {})["scores.json"])
+    found = json.loads(result_files(evaluation, {}, {})["scores.json"])
     assert found["size"] == "the network's scale"
     assert (found["threshold"], found["boundary_tolerance"]) == (None, 3.0)
 
 
 def test_per_image_csv_has_a_row_per_image_and_empty_cells_for_nan() -> None:
-    heading, first, second, end = result_files(example_evaluation(), {})["per_image.csv"].split(
+    heading, first, second, end = result_files(example_evaluation(), {}, {})["per_image.csv"].split(
         "\n"
     )
     scores = ("dice", "iou", "precision", "recall", "boundary_f")
@@ -78,7 +78,7 @@ def test_per_image_csv_has_a_row_per_image_and_empty_cells_for_nan() -> None:
 
 def test_the_other_tables() -> None:
     evaluation = example_evaluation(Labels((0, 255), names=("road, wet", "car")))
-    files = result_files(evaluation, {})
+    files = result_files(evaluation, {}, {})
     assert files["confusion.csv"] == (
         'truth \\ prediction,"road, wet",car\n"road, wet",10,2\ncar,1,3\n'
     )
@@ -98,7 +98,7 @@ def test_more_classes_have_no_threshold() -> None:
     records = [ImageRecord("a", 0, np.diag([1, 2, 3]), [BoundaryCounts()] * 3)]
     evaluation = example_evaluation(Labels((0, 1, 2)), threshold=None)
     evaluation = replace(evaluation, records=records, as_trained=np.diag([1, 2, 3]))
-    files = result_files(evaluation, {})
+    files = result_files(evaluation, {}, {})
     assert "threshold.csv" not in files and "best_threshold" not in json.loads(files["scores.json"])
     assert [name for name, _ in headline(evaluation)] == ["Dice", "IoU", "calibration error"]
     text = "\n".join(terminal_table(evaluation))
@@ -108,7 +108,7 @@ def test_more_classes_have_no_threshold() -> None:
 def test_a_set_of_ignored_pixels_has_no_accuracy() -> None:
     records = [ImageRecord("a", 0, np.zeros((2, 2), np.int64), [BoundaryCounts()] * 2)]
     evaluation = replace(example_evaluation(), records=records)
-    found = json.loads(result_files(evaluation, {})["scores.json"])
+    found = json.loads(result_files(evaluation, {}, {})["scores.json"])
     assert found["pixel_accuracy"] is None and found["dice"] is None
     assert "Dice -, IoU - (of the foreground)" in terminal_table(evaluation)
 

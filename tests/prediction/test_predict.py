@@ -82,6 +82,21 @@ def test_the_next_images_to_label(here: Path) -> None:
     assert order == sorted(order, reverse=True) and all(0 < value <= 1 for value in order)
 
 
+def test_images_that_a_list_does_not_have_are_counted(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mean over the list would not be the mean over the images."""
+    for k in range(3):
+        Image.fromarray(noise(40, 50, k)).save(here / f"{k}.png")
+    write_model(here / "m.pt", Labels((0, 255)))
+    names = [f"{k}.png" for k in range(3)]
+    how = ("-m", "m.pt", "-o", "out", "--polygons", "p.geojson", "--rle", "r.csv")
+    for threshold, line in (("0.999999", "3 images, 3 without an entry"), ("0.5", "3 images")):
+        assert run(*names, *how, "--threshold", threshold, "--overwrite") == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert f"p.geojson: {line}" in lines and "r.csv: 3 images" in lines
+
+
 def test_annotations_to_correct(here: Path) -> None:
     """A COCO file of all images, or a file of Labelme next to each mask."""
     for name in ("a.png", "b.jpg"):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unet_ddp.checks.near_duplicates import find_copies
+from unet_ddp.checks.near_duplicates import confirm, find_copies
 from unet_ddp.checks.rules import (
     check_rules,
     common_values,
@@ -275,7 +275,7 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
         )
     if copies is None:
         report.notes.append("too many images to look for copies across the split")
-    report.warnings += warn_of_images(table, copies or [])
+    report.warnings += warn_of_images(table, confirm(copies, split) if split and copies else None)
     if split and labels:
         warn = report.attempt(lambda: warn_of_classes(table, data.values, labels, split))
         report.warnings += warn or []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from unet_ddp.checks.near_duplicates import Copies
 from unet_ddp.checks.table import Table
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.pairs import Pair, Pairs
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import ImageFormat, bits_of
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.data.splits import Split
@@ -34,7 +35,7 @@ def describe_images(table: Table, form: ImageFormat, *, count: int, scale: float
     )
 
 
-def warn_of_images(table: Table, copies: list[tuple[Pair, Pair]]) -> list[str]:
+def warn_of_images(table: Table, copies: Copies | None) -> list[str]:
     """Return warnings of images of one colour, and of copies across the split."""
     lines = []
     everything = np.ones(len(table.pairs), bool)
@@ -45,10 +46,11 @@ def warn_of_images(table: Table, copies: list[tuple[Pair, Pair]]) -> list[str]:
         lines.append(
             f"{count_of(len(blank), 'image')} of one colour, which shows nothing, e.g. {first}"
         )
-    if copies:
-        one, other = copies[0]
+    if copies and copies.examples:
+        one, other = copies.examples[0]
+        about = "" if copies.is_exact else "about "
         lines.append(
-            f"{count_of(len(copies), 'validation image')} (nearly) the same as training images, e.g. "
+            f"{about}{count_of(copies.total, 'validation image')} (nearly) the same as training images, e.g. "
             f"{one.image} as {other.image}: scores will be too good; remove them, or keep them "
             "together with --group-pattern"
         )

@@ -24,6 +24,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.read import read_mask, use_own_readers
+from unet_ddp.data.splits import group_names
 from unet_ddp.distributed.device import predicts_in_bfloat16
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
@@ -32,6 +33,7 @@ from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline, result_files, terminal_table, write_results
+from unet_ddp.evaluation.uncertainty import measure
 from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
 from unet_ddp.files import (
     as_local_path,
@@ -208,7 +210,9 @@ def finish(
     if best is not None:
         facts.append(("trained for", count_of(best["epoch"] + 1, "epoch")))
     facts += headline(evaluation)
-    files = result_files(evaluation, {"model": str(job.source), "scored": scored})
+    uncertainty = measure(evaluation, {**group_names(job.pairs, None), **job.groups})
+    about = {"model": str(job.source), "scored": scored}
+    files = result_files(evaluation, about, uncertainty.to_dict())
     render = find("extras", "render_evaluation")
     title = f"Evaluation of {job.source}"
     files["report.html"] = render(title, facts, evaluation, predictor, dataset)
@@ -218,6 +222,7 @@ def finish(
         how = f"foreground from probability {evaluation.threshold:g} on"
     print_lines(f"model: {job.source}", *(f"  {note}" for note in predictor.notes))
     print_lines(f"scored: {scored}, at their own size; {how}", *terminal_table(evaluation))
+    print_lines(*uncertainty.describe())
     if job.images is None and best is not None:
         print_lines(
             f"as training's validation scores it (scale {predictor.preprocessing.scale:g}, without a "

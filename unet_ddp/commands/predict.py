@@ -141,6 +141,10 @@ def print_summary(job: Job, failed: int, single_class: int, skipped: int) -> Non
     if skipped:
         print(f"{count_of(skipped, 'image')} skipped: the files already exist")
     for records in job.records:
-        print_lines(f"{records.path}: {count_of(total - failed, 'image')}")
+        line = f"{records.path}: {count_of(total - failed, 'image')}"
+        missing = total - failed - records.count
+        if missing > 0:  # the mean of what is in a list is not that of all images
+            line += f", {missing} without an entry"
+        print_lines(line)
     if failed:
         print(f"{failed} of {total} images could not be predicted", file=sys.stderr)

@@ -23,13 +23,18 @@ COUNTS = ("hits", "pixels", "predicted_pixels")
 """Columns of per_image.csv for each class, whose sums over images give the scores of a set."""
 
 
-def result_files(evaluation: Evaluation, about: Mapping[str, Any]) -> dict[str, str]:
+def result_files(
+    evaluation: Evaluation, about: Mapping[str, Any], further: Mapping[str, Any]
+) -> dict[str, str]:
     """Return the text of all result files but report.html, the same on any number of ranks.
 
-    The entries of `about`, which say what was scored, stand at the head of scores.json.
+    The entries of `about`, which say what was scored, stand at the head of scores.json, and `further`
+    ones before its classes.
     """
     names = evaluation.labels.class_names
-    text = json.dumps({**about, **summary(evaluation)})
+    scores = summary(evaluation)
+    classes = scores.pop("classes")
+    text = json.dumps({**about, **scores, **further, "classes": classes})
     plain = json.loads(text, parse_constant=lambda nan: None)
     bins = ["from", "to", "pixels", "confidence", "accuracy"]
     files = {

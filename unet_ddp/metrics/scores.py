@@ -97,6 +97,10 @@ class Tally(Protocol):
         """Return the counts of all images together."""
 
     @property
+    def counts(self) -> tuple[int, int, int]:
+        """What was found, what there is, and what was predicted: as the pixels of `count_classes`."""
+
+    @property
     def scores(self) -> dict[str, float]:
         """All scores and counts by the names that result files give them."""
 

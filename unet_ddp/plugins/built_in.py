@@ -122,6 +122,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "probabilities": "unet_ddp.extras.outputs.probabilities:Probabilities",
         "rle": "unet_ddp.extras.outputs.rle:RunLengths",
         "objects": "unet_ddp.extras.objects.table:ObjectTable",
+        "counts": "unet_ddp.extras.objects.table:CountTable",
         "polygons": "unet_ddp.extras.outputs.polygons:Polygons",
         "rank": "unet_ddp.extras.rank.output:Rank",
         "annotations": "unet_ddp.extras.outputs.annotations:open_annotations",

@@ -13,10 +13,10 @@ import tifffile
 from PIL import Image, ImageOps, TiffImagePlugin
 
 from tests.reading import read_header, read_image
-from unet_ddp.data.readers import base, pillow
+from unet_ddp.data.readers import base
 from unet_ddp.data.readers.base import Header, ImageFormat
 from unet_ddp.data.readers.read import Source, read_mask
-from unet_ddp.data.readers.resize import resize_area, scaled_size
+from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.errors import UserError
 
 COLOUR, GREY, DEEP = ImageFormat(3), ImageFormat(1), ImageFormat(3, "uint16")
@@ -229,28 +229,6 @@ def test_a_number_that_is_no_orientation_turns_nothing(
 # -- JPEG -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.5, 0.25, 0.125, 0.3])
-@pytest.mark.parametrize("orientation", [1, 6])
-def test_a_jpeg_s_pixels_are_pillow_s(
-    tmp_path: Path, scale: float, orientation: int, rng: np.random.Generator,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """OpenCV reads them as Pillow: at the size that the format gives for little."""
-    small = rng.integers(0, 256, (9, 14, 3), dtype=np.uint8)
-    image = Image.fromarray(small).resize((301, 203), Image.Resampling.BICUBIC)
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    image.save(tmp_path / "x.jpg", quality=88, exif=exif)
-    with Image.open(tmp_path / "x.jpg") as stored:
-        stored.draft("RGB", (round(301 * scale), round(203 * scale)))
-        plain = np.asarray(ImageOps.exif_transpose(stored))
-    size = scaled_size(*((203, 301) if orientation == 1 else (301, 203)), scale)
-    with monkeypatch.context() as patch:  # Pillow is not asked for its pixels
-        patch.setattr(pillow, "decode", None)
-        found = read_image(tmp_path / "x.jpg", COLOUR, scale=scale)
-    assert np.array_equal(found, resize_area(plain, size))
-
-
 def test_a_truncated_jpeg_is_not_filled_with_grey(tmp_path: Path, picture: np.ndarray) -> None:
     path = tmp_path / "x.jpg"
     Image.fromarray(picture).save(path)
@@ -259,16 +237,6 @@ def test_a_truncated_jpeg_is_not_filled_with_grey(tmp_path: Path, picture: np.nd
         read_image(path, COLOUR)
     with pytest.raises(UserError, match=r"x\.jpg: corrupt or truncated"):
         Source(path).thumbnail(8)
-
-
-def test_scaled_jpeg_is_the_scaled_image(tmp_path: Path, picture: np.ndarray) -> None:
-    large = np.asarray(Image.fromarray(picture).resize((960, 640)))
-    Image.fromarray(large).save(tmp_path / "x.jpg", quality=95)
-    full = read_image(tmp_path / "x.jpg", COLOUR)
-    small = read_image(tmp_path / "x.jpg", COLOUR, scale=0.25)
-    assert small.shape == (160, 240, 3)
-    expected = full.reshape(160, 4, 240, 4, 3).mean(axis=(1, 3))
-    assert np.abs(small - expected).mean() < 1.5
 
 
 # -- files that are not whole ---------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unet_ddp.extras.against import difference
+from unet_ddp.evaluation import uncertainty
 from unet_ddp.extras.against.difference import Table, compare, find_intervals
 
 
@@ -105,7 +105,7 @@ def test_the_interval_contains_the_true_difference_as_often_as_it_says(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a normal difference per group: 0.02 with a deviation of 0.03."""
-    monkeypatch.setattr(difference, "RESAMPLES", 250)
+    monkeypatch.setattr(uncertainty, "RESAMPLES", 250)
     generator, hits = np.random.default_rng(count), 0
     for _ in range(200):
         counts = np.full((2, count, 2, 3), 10_000)

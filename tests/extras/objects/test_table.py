@@ -17,7 +17,7 @@ from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
-from unet_ddp.extras.objects.table import ObjectTable
+from unet_ddp.extras.objects.table import CountTable, ObjectTable
 from unet_ddp.extras.outputs.annotations import open_annotations
 from unet_ddp.extras.outputs.polygons import Polygons
 from unet_ddp.prediction.outputs import overlay
@@ -47,9 +47,37 @@ def test_rows_of_all_images(tmp_path: Path) -> None:
     assert rows[2] == rows[0] | {"image": "b.png", "probability": ""}
 
 
-def test_a_network_for_classes_has_no_objects() -> None:
-    with pytest.raises(UserError, match=r"--objects a\.csv: .* not trained with --instances"):
-        make(ObjectTable, Labels((0, 255)), objects="a.csv").check({})
+def test_every_image_has_a_row_of_counts(tmp_path: Path) -> None:
+    """Also one without objects: the mean over the rows is the mean over the images."""
+    table = make(CountTable, OBJECTS, counts=str(tmp_path / "counts.csv"))
+    found = [("a.png", NUMBERS), ("none.png", NUMBERS * 0), ("b.png", NUMBERS == 2)]
+    images = [(name, predicted(mask.astype(np.uint16), OBJECTS)) for name, mask in found]
+    assert merge(table, images).read_text().splitlines() == [
+        "image,objects,area,mean_area,share",
+        f"a.png,2,7,3.50,{7 / 12:.6f}",
+        "none.png,0,0,,0.000000",
+        "b.png,1,3,3.00,0.250000",
+    ]
+
+
+def test_classes_are_counted_apart(tmp_path: Path) -> None:
+    """Numbers may begin anew in each class, and have gaps."""
+    labels = ObjectLabels.of(("car", "big tree"))
+    values = np.array([[0, 2_000_001, 2_000_001], [2_000_007, 0, 1_000_001]], np.int32)
+    table = make(CountTable, labels, counts=str(tmp_path / "counts.csv"))
+    images = [(f"{k}.tif", predicted(values * k, labels)) for k in (1, 0)]
+    assert merge(table, images).read_text().splitlines() == [
+        "image,objects,area,mean_area,share,objects_car,objects_big tree",
+        f"1.tif,3,4,1.33,{4 / 6:.6f},1,2",
+        "0.tif,0,0,,0.000000,0,0",
+    ]
+
+
+@pytest.mark.parametrize("kind", [ObjectTable, CountTable])
+def test_a_network_for_classes_has_no_objects(kind: type[ObjectTable | CountTable]) -> None:
+    name = kind.path_setting
+    with pytest.raises(UserError, match=rf"--{name} a\.csv: .* not trained with --instances"):
+        make(kind, Labels((0, 255)), **{name: "a.csv"}).check({})
 
 
 def test_polygons_have_one_feature_for_each_object_though_they_touch() -> None:

@@ -11,9 +11,11 @@ import pytest
 from PIL import Image
 
 from tests.prediction.models import noise, write_model
+from tests.ranks import warm_python
 from unet_ddp import Predictor
 from unet_ddp.__main__ import main
 from unet_ddp.data.labels import Labels
+from unet_ddp.extras.demo_set.draw import write_demo
 
 pytestmark = pytest.mark.thorough
 
@@ -45,6 +47,28 @@ def export(*words: str) -> int:
         return main(["export", "a.pt", "a.onnx", *scored, *words])
     except SystemExit as stop:
         return int(stop.code or 0)
+
+
+@pytest.mark.parametrize("scale", ["0.5", "0.25"])
+def test_a_photo_has_one_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str) -> None:
+    """A network that is unsure of many pixels sees the demo set's JPEGs: as files, as pixels, exported."""
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+    monkeypatch.chdir(tmp_path)
+    write_demo(Path("demo"))
+    data = ["--images", "demo/imgs", "--masks", "demo/masks"]
+    how = ["--width", "8", "--epochs", "2", "--workers", "0", "--seed", "1"]
+    trained = warm_python(tmp_path, "-m", "unet_ddp", "train", *data, *how, "--scale", scale)
+    assert trained.returncode == 0, trained.stderr
+    assert main(["export", "checkpoints/best.pt", "a.onnx", "--whole", *data]) == 0
+    predictor, session, equal = Predictor.from_checkpoint("checkpoints/best.pt"), open_file(), []
+    for path in [*Path("demo/imgs").iterdir()][:40]:
+        pixels = np.asarray(Image.open(path))
+        Image.fromarray(pixels).save("a.png")
+        expected = predictor(pixels).to_image()
+        (masks,) = session.run(None, {"image": pixels[None]})
+        for mask in (predictor(path).to_image(), predictor("a.png").to_image(), masks[0]):
+            equal.append((np.asarray(mask) == np.asarray(expected)).mean())
+    assert np.mean(equal) >= 0.9999
 
 
 def open_file() -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.readers.base import DTYPES, Codes, ImageFormat, OpenFile, Pixels, storage_dtype
-from unet_ddp.data.readers.resize import resize_area, resize_nearest, scaled_size
+from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.errors import UserError
 
 MOST_PLANES = 15
@@ -29,10 +29,9 @@ class BandsFile(OpenFile):
     def read_bands(self) -> NDArray[Any]:
         """Return the pixels (H, W, C) in the file's own type, upright; alpha, if any, is the last."""
 
-    def read(self, wanted: ImageFormat, scale: float) -> tuple[Pixels, tuple[int, int]]:
-        """Return all bands, (H, W, C), and the size that `scale` asks for."""
-        pixels = as_pixels(self.read_bands(), self.path)
-        return pixels, scaled_size(pixels.shape[0], pixels.shape[1], scale)
+    def read(self, wanted: ImageFormat) -> Pixels:
+        """Return all bands, (H, W, C)."""
+        return as_pixels(self.read_bands(), self.path)
 
     def read_thumbnail(self, size: int) -> NDArray[np.float32]:
         """Return the mean of all bands, (size, size)."""
@@ -40,7 +39,7 @@ class BandsFile(OpenFile):
         grey = pixels.mean(axis=2, dtype=np.float32, keepdims=True)
         return resize_area(grey, (size, size))[..., 0]
 
-    def read_mask(self, scale: float) -> Codes:
+    def read_mask(self) -> Codes:
         """Return the values of a mask, (H, W), or its colours, (H, W, 3); of `planes`, their codes."""
         bands = self.read_bands()
         if bands.shape[2] in (2, 4) and self.header.has_alpha:
@@ -62,9 +61,6 @@ class BandsFile(OpenFile):
             values = values[..., 0]
         elif values.shape[2] != 3:
             values = join_planes(np.moveaxis(values != 0, 2, 0))
-        if scale != 1:
-            height, width = values.shape[:2]
-            values = resize_nearest(values, scaled_size(height, width, scale))
         return values
 
     def _check_count(self, count: int) -> None:

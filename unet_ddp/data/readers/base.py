@@ -228,12 +228,12 @@ class OpenFile(ABC):
         """Properties of the file; pixels are not decoded."""
 
     @abstractmethod
-    def read(self, wanted: ImageFormat, scale: float) -> tuple[Pixels, tuple[int, int]]:
-        """Return the pixels (H, W, C), perhaps reduced, and the size that `scale` asks for."""
+    def read(self, wanted: ImageFormat) -> Pixels:
+        """Return all pixels (H, W, C): a decoder that reduces them would make another mask of them."""
 
     @abstractmethod
-    def read_mask(self, scale: float) -> NDArray[Any]:
-        """Return a mask's values (H, W), or its colours (H, W, 3), at `scale`."""
+    def read_mask(self) -> NDArray[Any]:
+        """Return all of a mask's values (H, W), or its colours (H, W, 3)."""
 
     @abstractmethod
     def read_thumbnail(self, size: int) -> NDArray[np.float32]:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from unet_ddp.data.readers.base import Header, ImageFormat, OpenFile, Pixels, refuse_bomb, upright
-from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.errors import UserError
 
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "TIFF", "WEBP")  # JPEG: MPO, too
@@ -129,31 +128,19 @@ class PillowFile(OpenFile):
         ImageOps.exif_transpose(grey, in_place=True)
         return np.asarray(grey.resize((size, size), Image.Resampling.BOX), np.float32)
 
-    def read(self, wanted: ImageFormat, scale: float) -> tuple[Pixels, tuple[int, int]]:
-        """Return the pixels (H, W, C), upright, and the size that `scale` asks for.
-
-        A JPEG's pixels are reduced already, though by less.
-        """
+    def read(self, wanted: ImageFormat) -> Pixels:
+        """Return the pixels (H, W, C), upright."""
         image = self._take()
-        width, height = image.size
-        target = scaled_size(height, width, scale)
-        image.draft(image.mode, target[::-1])  # JPEG: decoded at 1/2, 1/4 or 1/8
-        orientation = _orientation(image)
         if self._is_deep_png:
             stored = _decode_deep_png(self._file, wanted.channels, self.path)
         else:
-            stored = _decode_by_opencv(image, wanted, self._file, width)
+            stored = _decode_by_opencv(image, wanted, self._file)
         if stored is None:
-            pixels = decode(image, wanted, self.path)
-        else:
-            pixels = np.ascontiguousarray(upright(stored, orientation))
-        return pixels, target if orientation < 5 else target[::-1]
+            return decode(image, wanted, self.path)
+        return np.ascontiguousarray(upright(stored, _orientation(image)))
 
-    def read_mask(self, scale: float) -> NDArray[Any]:
-        """Return a mask's values (H, W) or colours (H, W, 3), in the file's own type.
-
-        At `scale`, each new pixel has the value at its centre.
-        """
+    def read_mask(self) -> NDArray[Any]:
+        """Return a mask's values (H, W) or colours (H, W, 3), in the file's own type."""
         image = self._take()
         bits = _grey_bits(image)
         if self._is_deep_png:
@@ -164,9 +151,6 @@ class PillowFile(OpenFile):
             image = image.convert(image.mode[0])
         elif image.mode in _COLOUR and image.mode not in ("P", "RGB"):
             image = image.convert("RGB")
-        if scale != 1:  # in Pillow, which then converts fewer pixels
-            size = scaled_size(image.height, image.width, scale)
-            image = image.resize(size[::-1], Image.Resampling.NEAREST)
         values = np.asarray(image).astype(np.uint8) if image.mode == "1" else np.asarray(image)
         return values // (255 // ((1 << bits) - 1)) if 1 < bits < 8 else values  # as stored
 
@@ -195,9 +179,7 @@ def _orientation(image: Image.Image) -> int:
     return int(orientation) if orientation in range(1, 9) else 1
 
 
-def _decode_by_opencv(
-    image: Image.Image, wanted: ImageFormat, file: IO[bytes], width: int
-) -> Pixels | None:
+def _decode_by_opencv(image: Image.Image, wanted: ImageFormat, file: IO[bytes]) -> Pixels | None:
     """Return the stored pixels of a colour JPEG or WebP: Pillow's, in less time and memory.
 
     None for other files, and for truncated ones: OpenCV would fill them up with grey.
@@ -209,9 +191,7 @@ def _decode_by_opencv(
     stored = _read_bytes(file)
     if image.format == "JPEG" and stored[-2:].tobytes() != b"\xff\xd9":
         return None
-    reduction = round(width / image.size[0])  # as draft() has chosen: 1, 2, 4 or 8
-    flag = getattr(cv2, f"IMREAD_REDUCED_COLOR_{reduction}", cv2.IMREAD_COLOR)
-    decoded = cv2.imdecode(stored, flag | cv2.IMREAD_IGNORE_ORIENTATION)
+    decoded = cv2.imdecode(stored, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     if decoded is None or decoded.shape[:2] != (image.height, image.width):
         return None
     colour: Pixels = cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB, dst=decoded)

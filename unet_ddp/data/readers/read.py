@@ -1,8 +1,8 @@
-"""Image files of any format, opened once and read as arrays, reduced while they are read.
+"""Image files of any format, opened once and read as arrays.
 
 Images keep their type (uint8, uint16, int16, float32) and come with the data set's number of
 channels; masks come as the values that the file holds. The orientation that a file notes is
-applied. A property of the data set is never decided per image. A file that can't be read is a
+applied. All formats are reduced here, by the same functions: what reads a file returns all its pixels. A property of the data set is never decided per image. A file that can't be read is a
 UserError.
 """
 
@@ -28,7 +28,7 @@ from unet_ddp.data.readers.base import (
     Rows,
     as_user_error,
 )
-from unet_ddp.data.readers.resize import fit_pixels
+from unet_ddp.data.readers.resize import fit_pixels, resize_nearest, scaled_size
 from unet_ddp.errors import UnreachableError, UserError
 from unet_ddp.files import as_path
 from unet_ddp.plugins import find, is_built_in, is_own, list_names, read_sources
@@ -176,8 +176,9 @@ class Source(AbstractContextManager["Source"]):
         set has no no-data value. See `fit_pixels`.
         """
         with self.reading() as opened:
-            pixels, size = opened.read(wanted, scale)
+            pixels = opened.read(wanted)
             has_alpha = pixels.shape[2] == wanted.channels + 1 and opened.header.has_alpha
+        size = scaled_size(pixels.shape[0], pixels.shape[1], scale)
         return fit_pixels(pixels, wanted, size, self.path, has_alpha=has_alpha)
 
     def rows(self, wanted: ImageFormat, *, at_least: int = 0) -> Rows | None:
@@ -186,12 +187,14 @@ class Source(AbstractContextManager["Source"]):
         return found
 
     def mask(self, *, scale: float = 1.0) -> Codes:
-        """Return the mask's values (H, W) at `scale`, every one of them a value that the file holds.
+        """Return the mask's values (H, W) at `scale`: each is the file's value at the new pixel's centre.
 
         Grey values and palette indices of 8 bit are uint8, others int32; colours are 0xRRGGBB, int32.
         """
         with self.reading() as opened:
-            values = opened.read_mask(scale)
+            values = opened.read_mask()
+        if scale != 1:
+            values = resize_nearest(values, scaled_size(values.shape[0], values.shape[1], scale))
         if values.ndim == 2:
             dtype = np.uint8 if values.dtype == np.uint8 else np.int32
             return values.astype(dtype, copy=False)

@@ -59,8 +59,7 @@ def count(evaluation: Evaluation) -> Table:
     for record in evaluation.records:
         row = [*chain(*count_classes(record.confusion))]
         if record.tally:
-            scores = record.tally.scores
-            row += [int(scores[name]) for name in _OBJECTS]
+            row += record.tally.counts
         table[record.name] = row
     return table
 

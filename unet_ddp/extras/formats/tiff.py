@@ -126,13 +126,13 @@ class TiffFile(OpenFile):
         """Properties of the file."""
         return self._whole.header
 
-    def read(self, wanted: ImageFormat, scale: float) -> tuple[Pixels, tuple[int, int]]:
-        """Return the pixels (H, W, C), perhaps reduced, and the size that `scale` asks for."""
-        return self._whole.read(wanted, scale)
+    def read(self, wanted: ImageFormat) -> Pixels:
+        """Return all pixels (H, W, C)."""
+        return self._whole.read(wanted)
 
-    def read_mask(self, scale: float) -> NDArray[Any]:
-        """Return a mask's values (H, W), or its colours (H, W, 3), at `scale`."""
-        return self._whole.read_mask(scale)
+    def read_mask(self) -> NDArray[Any]:
+        """Return all of a mask's values (H, W), or its colours (H, W, 3)."""
+        return self._whole.read_mask()
 
     def read_thumbnail(self, size: int) -> NDArray[np.float32]:
         """Return the image in grey, (size, size)."""

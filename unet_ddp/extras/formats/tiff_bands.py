@@ -114,11 +114,11 @@ class TiffBandsFile(BandsFile):
     def _several_pages(self) -> UserError:
         return UserError(f"{self.path}: holds several frames or pages; save one image per file")
 
-    def read_mask(self, scale: float) -> NDArray[Any]:
+    def read_mask(self) -> NDArray[Any]:
         """Return the values of a mask; channels in pages are none."""
         if self._is_stack and not self.planes:
             raise self._several_pages()
-        return super().read_mask(scale)
+        return super().read_mask()
 
     @property
     def _orientation(self) -> int:

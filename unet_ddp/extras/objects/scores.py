@@ -64,6 +64,11 @@ class ObjectCounts(NamedTuple):
         return "objects"
 
     @property
+    def counts(self) -> tuple[int, int, int]:
+        """Objects that match at an IoU of 0.5, true ones and predicted ones."""
+        return int(self.matched[0]), self.truth, self.predicted
+
+    @property
     def score(self) -> float:
         """Average precision at IoU 0.5."""
         return self.precisions[0]

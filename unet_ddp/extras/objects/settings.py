@@ -25,3 +25,5 @@ class ObjectTableSettings:
     place = "predict", "polygons"
     objects: Annotated[str | None, Calls("outputs"), flag("FILE")] = None
     """Network trained with --instances: also write area, centre, box, class and mean probability of all objects to a CSV file."""
+    counts: Annotated[str | None, Calls("outputs"), flag("FILE")] = None
+    """Network trained with --instances: also write the number of objects and their area in each image, 0 included, to a CSV file."""

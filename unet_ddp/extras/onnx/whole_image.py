@@ -25,10 +25,21 @@ _TILE = 512, 25  # of QGIS: pixels, and the percentage that neighbours share
 
 
 class Shrink(nn.Module):
-    """Images (N, H, W, C) reduced to the network's scale: each new pixel is the mean of its area."""
+    """Images (N, H, W, C) reduced to the network's scale: each new pixel is the mean of its area.
+
+    A mean between two whole numbers becomes what OpenCV makes of it in `resize_area`: the even one, or
+    the larger one where both sides are halved, except in the two channels that four leave over.
+    """
+
+    halves_up: Tensor
 
     def __init__(self, preprocessing: Preprocessing) -> None:
         super().__init__()
+        channels = preprocessing.channels
+        halves_up = torch.ones(channels)
+        if channels % 4 == 2:
+            halves_up[-2:] = 0
+        self.register_buffer("halves_up", halves_up)
         self.scale = Fraction(preprocessing.scale).limit_denominator(_LARGEST_DENOMINATOR)
         self.dtype = getattr(torch, preprocessing.dtype)
 
@@ -40,9 +51,12 @@ class Shrink(nn.Module):
         for axis in (1, 2):
             weights = self._weigh(image.shape[axis])  # (new, old)
             pixels = torch.tensordot(weights, pixels, dims=([1], [axis])).movedim(0, axis)
-        if not self.dtype.is_floating_point:
-            pixels = (pixels + 0.5).floor()  # as OpenCV rounds at a scale of 0.5
-        return pixels.to(self.dtype)
+        if self.dtype.is_floating_point:
+            return pixels
+        even, up = pixels.round(), (pixels + 0.5).floor()
+        odd = [side - 2 * self._scale_side(side) for side in image.shape[1:3]]
+        are_halved = 1 - torch.sym_min(1, odd[0] * odd[0] + odd[1] * odd[1])
+        return (even + (up - even) * self.halves_up * are_halved).to(self.dtype)
 
     def _weigh(self, side: int) -> Tensor:
         """Return the share that each old pixel of a side has in each new one."""

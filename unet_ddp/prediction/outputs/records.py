@@ -30,6 +30,8 @@ class Records:
     def __init__(self, output: Output) -> None:
         assert output.path is not None
         self.output, self.path = output, output.path
+        self.count = 0
+        """Images with a record, of all processes; known on rank 0 after `merge`."""
         self._lock = Lock()
         self._spans: list[Span] = []
         self._end = 0
@@ -65,6 +67,7 @@ class Records:
                 break
             world.on_main(partial(self._keep, pieces))
         spans = world.gather(self._spans)
+        self.count = sum(map(len, spans))
         world.on_main(lambda: self._write(MergedRecords(self._files, spans)))
 
     def _keep(self, pieces: Sequence[bytes]) -> None:
