@@ -23,9 +23,11 @@ from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import own_readers, use_own_readers
 from unet_ddp.data.samplers import Key, ScoringSampler, TrainingSampler
 from unet_ddp.distributed.device import free_memory
+from unet_ddp.distributed.sockets import make_room_for_sockets
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
+from unet_ddp.files import temporary_folder
 from unet_ddp.plugins import find
 from unet_ddp.settings import called
 
@@ -112,8 +114,12 @@ def how_to_read(
     """Return a DataLoader's arguments: the samples, their batches, and the reading processes.
 
     Raises:
+        UserError: no temporary folder is writable, or it can't have their sockets.
         RunError: shared memory has no room for the locks of these; a DataLoader would end in a traceback.
     """
+    temporary_folder()  # in which reading processes, reports and rescued files need room
+    if workers > 0:
+        make_room_for_sockets()
     locks = 8 * (workers + 1) if workers > 0 else 0  # a run has two loaders
     try:
         _ = [multiprocessing.get_context(FORK).Lock() for _ in range(locks)]
