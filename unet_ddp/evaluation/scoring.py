@@ -76,7 +76,7 @@ def score_each(
     try:
         for sample in samples:
             results.append(score(sample))
-    except UserError as error:
+    except (UserError, RunError) as error:
         mistake = error
     except (OSError, RuntimeError) as error:
         reason = find("extras", "explain_error")(error, world)  # a reading process that died

@@ -21,6 +21,7 @@ _UNLOADED = (
     OSError,
     EOFError,
 )  # of a file that is cut
+_TOO_MANY = os.strerror(errno.EMFILE)
 _COMPILED = "torch._inductor.runtime.compile_tasks."  # modules that torch makes of its cache
 _LOST = (
     "it or its process has died, or the network is down; torchrun goes on if --nnodes and --max-restarts "
@@ -62,6 +63,9 @@ def explain_error(error: BaseException, world: World) -> str | None:
         )
     if isinstance(error, OSError) and error.errno in _NO_PLACE:
         return f"{rank}: {error}; make room, or use another place or name; continue with --resume"
+    if _TOO_MANY in reason:
+        advice = "raise the limit (ulimit -n), or use fewer --workers, or 0; continue with --resume"
+        return f"{rank}: {_last_line(reason)}: {advice}"
     if cache := _find_damage(error):
         return f"{rank}: {damaged_cache(cache)}"
     if not isinstance(error, RuntimeError):
