@@ -225,3 +225,21 @@ def test_a_program_whose_output_goes_to_head(name: str) -> None:
     done = subprocess.run(program, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
     os.close(writer)
     assert done.stderr == b"" and done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://user:secret@host/x.jpg", "http://host/x.jpg"),
+        ("HTTPS://secret@host:80/x.jpg: no", "HTTPS://host:80/x.jpg: no"),
+        ("a s3://u:secret@b/x and az:/u:secret@c/y", "a s3://b/x and az:/c/y"),
+        ("http://u:secr@et@host/x", "http://host/x"),
+        ("http://u:se/cr/et@host/x@2", "http://host/x@2"),
+        ("http://host:80/x@2.png", "http://host:80/x@2.png"),
+        ("s3://bucket/a@b/c@d", "s3://bucket/a@b/c@d"),
+        ("C:/user@home/x and a@b.org", "C:/user@home/x and a@b.org"),
+        ("file:///data/u@x/y", "file:///data/u@x/y"),
+    ],
+)
+def test_a_line_shows_no_password_of_an_address(text: str, shown: str) -> None:
+    assert one_line(text) == shown

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import operator
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +26,10 @@ _KINDS: dict[Any, str] = {
     str: f"text of at most {_LONGEST} characters",
     bool: "true or false",
 }
+USERINFO = re.compile(
+    r"(\b[a-z][a-z0-9+.-]+:/{1,2})(?:[^/\s@]*@|[^/\s@]*:(?!\d+(?:/|$))[^\s@]*@)+", re.IGNORECASE
+)
+"""A user's name and password in an address, after its scheme; a password may have / and @ in it."""
 Checked = TypeVar("Checked")
 
 
@@ -59,11 +64,11 @@ def install_command(module: str, extra: str) -> str:
 
 
 def one_line(error: object) -> str:
-    """Return an error's message in one line that any terminal can show.
+    """Return an error's message in one line that any terminal can show, without the passwords of addresses.
 
     File names may contain line breaks, or bytes that are not text: they become escapes.
     """
-    text = str(error).encode("utf-8", "backslashreplace").decode()
+    text = USERINFO.sub(r"\1", str(error)).encode("utf-8", "backslashreplace").decode()
     shown = [c if c.isprintable() else repr(c)[1:-1] for c in text]
     return "".join(shown)
 

@@ -144,7 +144,7 @@ def cache_folder(*, warns: bool = True) -> Path | None:
     try:
         folder = (Path(root) if root else Path.home() / ".cache") / "unet_ddp"
     except RuntimeError:  # a user without home, as in containers
-        folder = Path(tempfile.gettempdir()) / f"unet_ddp-{os.getuid()}"
+        folder = temporary_folder() / f"unet_ddp-{os.getuid()}"
     with suppress(OSError, AttributeError):  # who writes says so; Windows has no getuid
         folder.mkdir(0o700, parents=True, exist_ok=True)
         status, link = folder.stat(), folder.lstat()
@@ -160,6 +160,18 @@ def _warn_of_cache(folder: Path) -> None:
     reason = f"{folder}: not used as cache, as other users own it or may write to it"
     advice = "remove it, or name a folder of your own with XDG_CACHE_HOME"
     print(f"warning: {one_line(reason)}; {advice}", file=sys.stderr)
+
+
+def temporary_folder() -> Path:
+    """Return the folder for temporary files, that of TMPDIR if it is writable; a UserError if none is."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        tried = " nor ".join([*filter(None, [os.environ.get("TMPDIR")]), "/tmp"])
+        raise UserError(
+            f"no temporary folder is writable, not {tried}: mount a volume at /tmp, or set TMPDIR to a folder "
+            "that you may write to"
+        ) from None
 
 
 def identify_path(path: Path) -> tuple[object, ...]:

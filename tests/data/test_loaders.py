@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from multiprocessing.queues import Queue
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -218,7 +219,7 @@ def test_shared_memory_without_room_for_reading_processes_is_one_line(
     monkeypatch.setattr(multiprocessing.synchronize, "Lock", full)
     world, data = World(), prepared(folder)
     build_loaders(configured(), data, image_format=COLOUR, world=world)  # needs none
-    with pytest.raises(RunError, match=r"^2 reading processes need shared memory") as caught:
+    with pytest.raises(RunError, match=r"^no shared memory .* for 2 reading processes") as caught:
         build_loaders(configured(launch={"workers": 2}), data, image_format=COLOUR, world=world)
     assert os.strerror(reason) in str(caught.value) and "--workers 0" in str(caught.value)
 
@@ -529,3 +530,18 @@ def test_an_object_that_is_gone_is_the_error_of_a_file(
     with pytest.raises(UserError, match=r"^s3://bucket/gone/masks/cx.png: not found$"):
         list(loader)
     loader.close()
+
+
+def test_a_batch_that_a_process_cannot_send_is_an_error_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Queue, "_on_queue_feeder_error", None)  # as it was, in the end
+    monkeypatch.setattr(gc, "freeze", mock.Mock())
+    monkeypatch.setattr(module, "ignore_signals_in_worker", mock.Mock())
+    module.start_worker(0)
+    queue: Any = SimpleNamespace(put=mock.Mock(), report=Queue._on_queue_feeder_error)  # type: ignore[attr-defined]
+    queue.report(queue, OSError(errno.EMFILE, "Too many open files"), (7, ["a batch"]))
+    queue.report(queue, OSError(errno.EMFILE, "Too many open files"), None)  # an end of its work
+    (((number, error),),) = [call.args for call in queue.put.call_args_list]
+    assert number == 7 and isinstance(error, RunError)
+    assert "can't send what it has read ([Errno 24] Too many open files)" in str(error)

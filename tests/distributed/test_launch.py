@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
+from unittest.mock import Mock
 
 import pytest
 from torch import multiprocessing as mp
@@ -326,3 +329,14 @@ def test_nobody_outside_reaches_what_nproc_listens_on(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("listens")}
     assert found == {"0100007F"}  # 127.0.0.1, as the system writes it
+
+
+def test_without_a_loopback_nproc_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with pytest.raises(
+        UserError, match=r"127\.0\.0\.1 \(Network is unreachable\): turn its loopback"
+    ):
+        run_on_all_ranks(Mock(), None, nproc=2, device="cpu", timeout=9)

@@ -108,8 +108,12 @@ def test_the_other_outputs_are_named_after_the_image() -> None:
 @pytest.mark.parametrize(
     ("options", "existing", "message"),
     [
-        ({}, "a_mask.png", "a_mask.png: already exists; use --overwrite, or another --output"),
-        ({"overlay": True}, "a_overlay.png", "a_overlay.png: already exists"),
+        (
+            {},
+            "a_mask.png",
+            "a_mask.png: already exists; use --skip-existing .*--overwrite, or another --output",
+        ),
+        ({"overlay": True}, "a_overlay.png", "a_overlay.png: already exists; use --skip-existing"),
         ({"probabilities": "png"}, "a_probability_car.png", "_car.png: already exists"),
         ({"rle": "l.csv"}, "l.csv", "l.csv: already exists; use --overwrite, or another --rle"),
         ({"polygons": "l.json"}, "l.json", "l.json: already exists.* --polygons"),

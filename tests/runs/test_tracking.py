@@ -20,7 +20,8 @@ import torch
 
 from tests.tiny import make_data, make_state
 from unet_ddp.checkpoints.owned import LIST, record_owned
-from unet_ddp.config import LaunchConfig, OptimizationConfig, RunConfig, TrainConfig
+from unet_ddp.config import DataConfig, LaunchConfig, OptimizationConfig, RunConfig, TrainConfig
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.metrics.scores import Scores, Validation
@@ -106,15 +107,18 @@ def open_tracker(
     state: Any = None,
     compiled: bool = False,
     errors: list[UserError] | None = None,
+    data: PreparedData | None = None,
+    scale: float = 1.0,
     **launch: Any,
 ) -> Iterator[Tracker]:
     config = TrainConfig(
         optimization=OptimizationConfig(epochs=2, compile=compiled),
         run=RunConfig(checkpoints=str(folder)),
+        data=DataConfig(scale=scale),
         launch=LaunchConfig(**launch),
     )
     loaders: Any = SimpleNamespace(sampler=SimpleNamespace(per_step=3), validation=None)
-    data = make_data()
+    data = data or make_data()
     state = state or make_state()
     errors = [] if errors is None else errors
     with Tracker(config, data, state, loaders, world or World(), errors.append) as tracker:
@@ -523,3 +527,31 @@ def test_a_corrupt_metrics_file_is_named_and_kept(tmp_path: Path, data: bytes) -
     with pytest.raises(UserError, match=r"metrics.csv: corrupt"):
         CsvWriter(path, after=10)
     assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("pixels", "seconds", "scale", "changed", "said"),
+    [
+        (2_500_000, 120, 1.0, {}, "--scale 0.5 takes about a quarter of it, --budget"),
+        (2_500_000, 120, 0.5, {}, "--scale 0.25 takes"),
+        (2_500_000, 120, 1.0, {"crop_size": 256}, "validation: --budget 30m trains"),
+        (200 * 200, 120, 1.0, {}, "validation: --budget 30m trains"),
+        (2_500_000, 1, 1.0, {}, None),
+    ],
+)
+def test_a_long_run_on_a_cpu_names_ways_to_shorten_it_once(
+    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str],
+    pixels: int, seconds: float, scale: float, changed: dict[str, Any], said: str | None,
+) -> None:  # fmt: skip
+    state = make_state(steps=10)  # in two epochs: 17 are left after the third
+    data = replace(make_data(), most_pixels=pixels, **changed)
+    with open_tracker(tmp_path, state=state, data=data, scale=scale) as tracker:
+        tracker.begin_epoch(state)
+        clock.now += 1000.0  # the first step
+        for k in range(6):
+            tracker.step(report(), k + 1, waited=0.0)
+            clock.now += seconds
+    lines = [line for line in capsys.readouterr().out.splitlines() if "to go" in line]
+    assert len(lines) == (said is not None)
+    if said:
+        assert said in lines[0] and lines[0].startswith("about 34 min to go")

@@ -83,7 +83,10 @@ def save_all(
             refusal = str(error)
             continue
         except (OSError, RuntimeError) as error:
-            return f"{folder / name}: can't be written ({' '.join(str(error).split())[:120]})"
+            cause = error
+            if isinstance(error.__context__, OSError):  # torch says at which place in the file
+                cause = error.__context__
+            return f"{folder / name}: can't be written ({' '.join(str(cause).split())[:120]})"
         del files[name]
     return refusal
 

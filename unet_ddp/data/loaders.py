@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.queues import Queue
 from typing import Any
 
 import torch
@@ -23,9 +24,11 @@ from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import own_readers, use_own_readers
 from unet_ddp.data.samplers import Key, ScoringSampler, TrainingSampler
 from unet_ddp.distributed.device import free_memory
+from unet_ddp.distributed.sockets import make_room_for_sockets
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError, UserError
+from unet_ddp.errors import RunError, UserError, count_of, one_line
+from unet_ddp.files import temporary_folder
 from unet_ddp.plugins import find
 from unet_ddp.settings import called
 
@@ -86,7 +89,7 @@ class SampleLoader:
 
     def __iter__(self) -> Iterator[Sample]:
         for batch in self._loader:
-            if isinstance(batch, UserError):
+            if isinstance(batch, (UserError, RunError)):
                 raise batch
             if not self.unbatch:
                 yield batch
@@ -112,14 +115,18 @@ def how_to_read(
     """Return a DataLoader's arguments: the samples, their batches, and the reading processes.
 
     Raises:
+        UserError: no temporary folder is writable, or it can't have their sockets.
         RunError: shared memory has no room for the locks of these; a DataLoader would end in a traceback.
     """
+    temporary_folder()  # in which reading processes, reports and rescued files need room
+    if workers > 0:
+        make_room_for_sockets()
     locks = 8 * (workers + 1) if workers > 0 else 0  # a run has two loaders
     try:
         _ = [multiprocessing.get_context(FORK).Lock() for _ in range(locks)]
     except OSError as error:
         raise RunError(
-            f"{workers} reading processes need shared memory (/dev/shm): {error.strerror}; use "
+            f"no shared memory (/dev/shm) for {count_of(workers, 'reading process')}: {error.strerror}; use "
             "--workers 0, and in a container a larger --shm-size"
         ) from None
     options: dict[str, Any] = {
@@ -244,7 +251,16 @@ def start_worker(worker: int, readers: Iterable[str] = ()) -> None:
     gc.freeze()  # or the garbage collector would copy the parent's memory, page by page
     _limit_threads()
     ignore_signals_in_worker()
+    Queue._on_queue_feeder_error = _send_error  # type: ignore[attr-defined]  # its hook for this
     use_own_readers(readers)  # a process that was not forked from its rank does not have them
+
+
+def _send_error(queue: Any, error: Exception, item: Any) -> None:
+    """Send why a batch could not be sent: its loader would wait for it until the time is over."""
+    if isinstance(item, tuple):
+        reason = f"a reading process can't send what it has read ({one_line(error)})"
+        advice = "raise that limit (ulimit -a), or use --workers 0; continue with --resume"
+        queue.put((item[0], RunError(f"{reason}; {advice}")))
 
 
 def _limit_threads() -> None:

@@ -6,14 +6,13 @@ import math
 import os
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.errors import Limit
-from unet_ddp.files import write_errors
+from unet_ddp.files import temporary_folder, write_errors
 
 IGNORE_ID = 255
 """Class id of pixels that are left out of the loss and the scores."""
@@ -92,7 +91,8 @@ def allocate(shape: tuple[int, ...], dtype: type[Value]) -> NDArray[Value]:
     if math.prod(shape) * np.dtype(dtype).itemsize <= IN_MEMORY:
         return np.empty(shape, dtype)
     advice = "make room, or set TMPDIR to another folder"
-    with write_errors(Path(tempfile.gettempdir()), advice), tempfile.TemporaryFile() as file:
+    place = temporary_folder()
+    with write_errors(place, advice), tempfile.TemporaryFile(dir=place) as file:
         array = np.memmap(file, dtype, mode="w+", shape=shape)
         reserve(file.fileno())
         return array

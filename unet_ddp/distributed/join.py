@@ -255,7 +255,19 @@ def _connect_store(rank: int, size: int, timeout: timedelta) -> dist.Store:
 
 
 def host_store() -> dist.TCPStore:
-    """Return a store on a free port of 127.0.0.1: it has no password, and torch's listens everywhere."""
+    """Return a store on a free port of 127.0.0.1: it has no password, and torch's listens everywhere.
+
+    Raises:
+        UserError: processes can't reach each other there; torch would wait for minutes.
+    """
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as trial:
+            socket.create_connection(trial.getsockname(), _SOON.total_seconds()).close()
+    except OSError as error:
+        raise UserError(
+            f"processes of this machine can't reach each other at 127.0.0.1 ({error.strerror or error}): turn its "
+            "loopback on (ip link set lo up), or use one process"
+        ) from None
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     return dist.TCPStore(

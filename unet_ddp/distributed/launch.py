@@ -18,6 +18,7 @@ from unet_ddp.distributed.join import MISTAKE, exit_with_error, host_store, join
 from unet_ddp.distributed.stop_signal import SIGNALS
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError, survive_lost_output
+from unet_ddp.files import temporary_folder
 from unet_ddp.plugins import find
 
 Config = TypeVar("Config")
@@ -152,6 +153,7 @@ def _spawn(run: Callable[[], NoReturn], nproc: int) -> int:
 
     # It would warn of each rank that ends after the first; what was wrong is said in our own line.
     logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
+    temporary_folder()  # torch writes the errors of processes there
     store = host_store()
     resource_tracker.ensure_running()  # its start would let SIGINT through again
     started, heard = list[int](), list[int]()

@@ -19,7 +19,7 @@ from unet_ddp.data.readers.base import Codes
 from unet_ddp.data.readers.read import Source
 from unet_ddp.data.samplers import Key, ScoringSampler
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, hides_bars
+from unet_ddp.errors import RunError, UserError, hides_bars
 from unet_ddp.prediction.predictor import Predictor
 
 
@@ -117,6 +117,6 @@ def fetch(
     )
     is_silent = hides_bars() if world.is_main else True
     for sample in tqdm(loader, unit="image", leave=False, disable=is_silent):
-        if isinstance(sample, UserError):
+        if isinstance(sample, (UserError, RunError)):
             raise sample
         yield sample

@@ -14,7 +14,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Ids, Mask
 from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import RunError, UserError
 from unet_ddp.evaluation.boundary import count_boundaries, default_tolerance
 from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fetch
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
@@ -72,16 +72,20 @@ def score_each(
 ) -> list[Result]:
     """Return the results for each rank's samples on every rank, or raise the mistake of one."""
     results = []
-    mistake = None  # it is raised after the gathering, which no rank may miss
+    mistake: Exception | None = None  # it is raised after the gathering, which no rank may miss
     try:
         for sample in samples:
             results.append(score(sample))
-    except UserError as error:
+    except (UserError, RunError) as error:
         mistake = error
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
+    except (OSError, RuntimeError) as error:
+        reason = find("extras", "explain_error")(error, world)  # a reading process that died
+        if is_out_of_memory(error):
+            mistake = UserError(f"rank {world.rank}: out of memory in scoring; use --device cpu")
+        elif reason is not None:
+            mistake = RunError(reason)
+        else:
             raise
-        mistake = UserError(f"rank {world.rank}: out of memory in scoring; use --device cpu")
     outcomes = world.gather((results, mistake))
     for _, reason in outcomes:
         if reason is not None:

@@ -200,7 +200,10 @@ def _check_written(
     existing = find_existing(path for _, path in new)
     for flag, path in new:
         if path in existing:
-            raise UserError(f"{path}: already exists; use --overwrite, or another {flag}")
+            ways = f"--overwrite, or another {flag}"
+            if flag == "--output" and not config.skip_existing:
+                ways = f"--skip-existing to keep it and write what is missing, {ways}"
+            raise UserError(f"{path}: already exists; use {ways}")
 
 
 def _check_distinct(written: Iterable[tuple[str, Path]]) -> None:

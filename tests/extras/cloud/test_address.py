@@ -69,3 +69,11 @@ def test_container_and_key(text: str, container: str, key: str) -> None:
 def test_an_address_without_container_is_refused() -> None:
     with pytest.raises(UserError, match=r"s3://: names no bucket"):
         split_address(Url("s3://"))
+
+
+@pytest.mark.parametrize("scheme", ["http", "HTTPS", "s3", "gs", "az", "ftp"])
+@pytest.mark.parametrize("user", ["user:secret", "secret", "user:sec/secret", "a:secret@b"])
+def test_an_address_with_a_password_is_refused_and_not_shown(scheme: str, user: str) -> None:
+    with pytest.raises(UserError, match=r"h/a\.png: a name or password in an address") as error:
+        as_path(f"{scheme}://{user}@h/a.png")
+    assert "secret" not in str(error.value)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import re
 import shutil
+import struct
+import time
 from collections.abc import Callable, Iterator
 from os import fspath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +24,10 @@ from unet_ddp.data.labels import IGNORE_ID
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.diagnose.compiled import compile_network, log_uncompiled
+from unet_ddp.extras.diagnose.failures import explain_error
 
+# As a linker writes one: the table of sections, two of 64 bytes, is at its end.
+LIBRARY = struct.pack("<5s27xQQ6xHHHH2x", b"\x7fELF\x02", 64, 3000, 56, 1, 64, 2) + bytes(3000 + 64)
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
@@ -184,3 +191,62 @@ def test_a_function_that_fails_to_compile_is_said() -> None:
         run_compiled(torch.relu, fail)
     (line,) = said()
     assert line.startswith("compile: 0 graph breaks, 1 function that failed; these parts run")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_a_cut_file_in_torchs_cache_is_one_line(
+    installed: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    installed.add("g++")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    code = tmp_path / "ab" / "code.so"
+    code.parent.mkdir()
+    code.write_bytes(LIBRARY)
+    compile_network(nn.Identity(), nn.Identity(), World())
+    code.write_bytes(LIBRARY[: int(len(LIBRARY) * share)])
+    os.utime(code, (0, 0))  # nobody is writing it
+    with pytest.raises(UserError, match=f"code.so: is cut.*remove {tmp_path}"):
+        compile_network(nn.Identity(), nn.Identity(), World())
+
+
+def test_a_file_that_another_process_writes_is_waited_for(
+    installed: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed.add("g++")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    (tmp_path / "code.so").write_bytes(LIBRARY[:1000])
+    monkeypatch.setattr(
+        time, "sleep", lambda seconds: (tmp_path / "code.so").write_bytes(LIBRARY) and None
+    )
+    compile_network(nn.Identity(), nn.Identity(), World())
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(
+    installed: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed.add("g++")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"is a file; .*TORCHINDUCTOR_CACHE_DIR"):
+        compile_network(nn.Identity(), nn.Identity(), World())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("{cache}/ab/code.so: file too short"),
+        AttributeError(
+            "module 'torch._inductor.runtime.compile_tasks.cab' has no attribute 'call'"
+        ),
+        RuntimeError("Failed to import {cache}/ab/code.py\nSyntaxError: unexpected EOF"),
+    ],
+)
+def test_what_cannot_be_loaded_from_torchs_cache_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    outer = RuntimeError("backend='inductor' raised")
+    outer.__context__ = type(error)(str(error).format(cache=tmp_path))
+    assert str(explain_error(outer, World())).endswith(f"remove {tmp_path}, and start again")
+    outer.__context__ = type(error)("of other code")
+    assert explain_error(outer, World()) is None

@@ -6,6 +6,7 @@ import csv
 import os
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,7 +27,8 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
+from unet_ddp.errors import RunError, UserError
+from unet_ddp.extras.report import write
 from unet_ddp.extras.report.write import write_report, write_reports, write_samples
 from unet_ddp.network.architecture import build_network, choose_architecture
 
@@ -141,6 +143,28 @@ def test_a_best_network_that_no_run_wrote_is_a_warning_at_the_end_of_a_run(
     write_reports(config, prepared(pairs[1:]), World(), log.append)
     assert len(log) == 1 and "best.pt: is not the best.pt of a run; write it later" in log[0]
     assert not (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize("stage", ["write_samples", "score_pairs", "make_gallery", "render"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("matplotlib requires access to a writable cache directory"),
+        RunError("a reading process died"),
+        ImportError("no matplotlib"),
+        ZeroDivisionError("a fault of ours"),
+    ],
+)
+def test_whatever_fails_in_a_report_is_a_warning_at_the_end_of_a_run(
+    folder: Path, pairs: list[Pair], stage: str, error: Exception, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    log: list[str] = []
+    config = TrainConfig(run=RunConfig(checkpoints=str(folder)), launch=LaunchConfig(workers=0))
+    monkeypatch.setattr(write, stage, Mock(side_effect=error))
+    write_reports(config, prepared(pairs[1:]), World(), log.append)
+    assert log[-1].startswith(f"warning: no report: {error}; write it later with")
+    assert ("Traceback" in capfd.readouterr().err) == isinstance(error, ZeroDivisionError)
 
 
 @pytest.mark.parametrize("name", ["report.html", "samples.png"])

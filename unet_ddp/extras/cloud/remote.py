@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -14,12 +13,12 @@ from typing import Any
 from weakref import finalize
 
 from unet_ddp.data.readers.read import can_read
-from unet_ddp.errors import UserError
+from unet_ddp.errors import USERINFO, UserError, one_line
 from unet_ddp.extras.cloud.address import COLLAPSED, PART, SCHEMES, refuse_web
 from unet_ddp.extras.cloud.clients import NotFoundError
 from unet_ddp.extras.cloud.objects import find_stamp, list_objects, put, read_chunks
 from unet_ddp.extras.cloud.pointer import find_newest
-from unet_ddp.files import cache_folder, make_temporary, remove_temporary
+from unet_ddp.files import cache_folder, make_temporary, remove_temporary, temporary_folder
 
 _FILES = {".pt", ".txt", ".csv", ".json", ".geojson"}
 
@@ -82,8 +81,13 @@ def open_address(text: str) -> Path:
     """Return a `Url` if `text` is an address or a file in an archive, else an ordinary path.
 
     Raises:
-        UserError: a scheme that is not known, or a query.
+        UserError: a scheme that is not known, a password or a query.
     """
+    if USERINFO.match(text):
+        raise UserError(
+            f"{one_line(text)}: a name or password in an address would be in the run's files; use keys in the "
+            "environment, or download the file"
+        )
     scheme, separator, rest = text.partition("://")
     if separator and scheme == "file":
         text = rest
@@ -130,7 +134,7 @@ def replacing_object(path: Url) -> Iterator[Path]:
 
 
 def _make_temporary(suffix: str) -> Path:
-    path = Path(tempfile.gettempdir(), f"unet_ddp-{os.urandom(8).hex()}{suffix}")
+    path = temporary_folder() / f"unet_ddp-{os.urandom(8).hex()}{suffix}"
     os.close(make_temporary(path, 0o600))
     return path
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from unet_ddp.extras.cloud.objects import list_objects, put, read
 from unet_ddp.extras.cloud.pointer import COPIED, StoredRun, find_newest
+from unet_ddp.files import temporary_folder
 
 
 @contextmanager
 def local_run(place: Path) -> Iterator[Path]:
     """Yield a folder with the files of the run at `place`; its report is uploaded there at the end."""
     names = {name for name, _, _ in list_objects(place, is_deep=False)}
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory(dir=temporary_folder()) as temporary:
         folder = Path(temporary, place.name)
         folder.mkdir()
         for name in names & {*COPIED, "config.yaml"}:

@@ -23,7 +23,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, check_installed, one_line, print_lines
 from unet_ddp.extras.report.gallery import draw_layer, draw_photo, name_colours, to_uri
 from unet_ddp.extras.report.page import open_template
-from unet_ddp.files import ended_by_sigterm
+from unet_ddp.files import ended_by_sigterm, temporary_folder
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
 from unet_ddp.prediction.paths import name_outputs
@@ -50,7 +50,10 @@ def main(argv: Sequence[str]) -> int:
     """Serve the page until Ctrl-C, and return the exit status."""
     config = parse(PageConfig, argv, prog="python -m unet_ddp demo")
     check_installed("gradio", "demo", "demo")
-    with ended_by_sigterm(), TemporaryDirectory(prefix="unet_ddp-") as folder:
+    with (
+        ended_by_sigterm(),
+        TemporaryDirectory(prefix="unet_ddp-", dir=temporary_folder()) as folder,
+    ):
         os.environ |= {"GRADIO_ANALYTICS_ENABLED": "False", "GRADIO_TEMP_DIR": folder}
         import gradio  # reads the environment
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import traceback
+from pathlib import Path
 
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import is_alive
 
 _NO_PLACE = errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG
+_UNLOADED = (
+    ImportError,
+    SyntaxError,
+    NameError,
+    AttributeError,
+    OSError,
+    EOFError,
+)  # of a file that is cut
+_TOO_MANY = os.strerror(errno.EMFILE)
+_COMPILED = "torch._inductor.runtime.compile_tasks."  # modules that torch makes of its cache
 _LOST = (
     "it or its process has died, or the network is down; torchrun goes on if --nnodes and --max-restarts "
     "allow it, otherwise start it again on all hosts with --resume"
@@ -51,6 +63,11 @@ def explain_error(error: BaseException, world: World) -> str | None:
         )
     if isinstance(error, OSError) and error.errno in _NO_PLACE:
         return f"{rank}: {error}; make room, or use another place or name; continue with --resume"
+    if _TOO_MANY in reason:
+        advice = "raise the limit (ulimit -n), or use fewer --workers, or 0; continue with --resume"
+        return f"{rank}: {_last_line(reason)}: {advice}"
+    if cache := _find_damage(error):
+        return f"{rank}: {damaged_cache(cache)}"
     if not isinstance(error, RuntimeError):
         return None
     dead = [str(process) for process in world.peers if not is_alive(process)]
@@ -70,6 +87,24 @@ def explain_error(error: BaseException, world: World) -> str | None:
         f"{rank} waited too long for the others, in {' > '.join(where[-3:])}: one of them hangs or is "
         "far slower; see --timeout, and continue with --resume"
     )
+
+
+def damaged_cache(folder: Path | str) -> str:
+    """Return the line about a cache of torch that has a file which can't be used."""
+    return f"torch's cache of compiled code is damaged: remove {folder}, and start again"
+
+
+def _find_damage(error: BaseException | None) -> str:
+    """Return torch's cache if a file that it has made there can't be loaded; else nothing."""
+    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
+    while cache and error is not None:
+        frames = traceback.extract_tb(error.__traceback__)
+        said = " ".join([str(error), *(frame.filename for frame in frames)])
+        is_unloaded = isinstance(error, _UNLOADED) and (cache in said or _COMPILED in said)
+        if is_unloaded or f"Failed to import {cache}" in said:  # torch's words
+            return cache
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _last_line(text: str) -> str:

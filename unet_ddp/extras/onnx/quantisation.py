@@ -11,6 +11,7 @@ import numpy as np
 
 from unet_ddp.data.readers.base import Pixels
 from unet_ddp.extras.onnx.runtimes import import_extra
+from unet_ddp.files import temporary_folder
 
 CALIBRATION = 32
 """Images that the ranges are taken from."""
@@ -66,7 +67,7 @@ def quantise(model: Any, images: Iterable[Pixels], *, excluded: Collection[str] 
     outside = nodes[: nodes.index(layers[0])] + nodes[nodes.index(layers[-1]) + 1 :]
     folded = onnx.ModelProto.FromString(model.SerializeToString())
     folded.metadata_props.add(key=_FOLDED[0], value=_FOLDED[1])
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=temporary_folder()) as folder:
         source, path = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
         onnx.save(folded, source)
         tool.quantize_static(

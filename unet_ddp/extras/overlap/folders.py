@@ -18,7 +18,7 @@ from unet_ddp.data.readers.bands import IGNORED_CODE, MOST_PLANES, join_planes
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, join_some
-from unet_ddp.files import is_address, write_errors
+from unet_ddp.files import is_address, temporary_folder, write_errors
 from unet_ddp.prediction.outputs.png import write_png
 
 _SHOWN = 6  # values in a message
@@ -56,9 +56,9 @@ class ClassFolderPairs(Pairs):
             yield path
             return
         codes = read_codes(path, ignore)
-        place = Path(tempfile.gettempdir())
+        place = temporary_folder()
         with write_errors(place, "make room, or set TMPDIR to another folder"):
-            file = tempfile.NamedTemporaryFile(prefix="unet_ddp-", suffix=".png")  # noqa: SIM115
+            file = tempfile.NamedTemporaryFile(prefix="unet_ddp-", suffix=".png", dir=place)  # noqa: SIM115
         with file:
             with write_errors(place, "make room, or set TMPDIR to another folder"):
                 bands = [np.ascontiguousarray(codes)]

@@ -52,6 +52,7 @@ from unet_ddp.files import (
     check_new_folder,
     ended_by_sigterm,
     replacing_folder,
+    temporary_folder,
     write_errors,
 )
 from unet_ddp.settings import Kind, flag
@@ -268,8 +269,8 @@ def _new_file(path: Path) -> Iterator[Path]:
         yield path
         return
     with (
-        write_errors(Path(tempfile.gettempdir()), "make room, or name another folder with TMPDIR"),
-        tempfile.TemporaryDirectory(prefix="unet_ddp-") as folder,
+        write_errors(temporary_folder(), "make room, or name another folder with TMPDIR"),
+        tempfile.TemporaryDirectory(prefix="unet_ddp-", dir=temporary_folder()) as folder,
     ):
         file = Path(folder, path.name)
         yield file

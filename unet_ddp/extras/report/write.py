@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import Pixels
 from unet_ddp.distributed.device import is_faster_in_bfloat16
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, print_lines
+from unet_ddp.errors import RunError, UserError, print_lines
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
@@ -38,6 +39,7 @@ from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.writers import read_rows
 
 _SAMPLES = 4
+_OUTSIDE = UserError, RunError, OSError, MemoryError, ImportError  # no fault of the code
 _GAP = 4  # pixels between pictures
 
 
@@ -202,7 +204,7 @@ def write_reports(
 ) -> None:
     """Write samples.png and report.html into the run's folder; log where they are.
 
-    The run is saved: a failure here is a warning.
+    The run is saved and has ended well: whatever fails here is a warning.
     """
     folder, network, pairs = config.folder, config.network.model, data.split.validation
     try:
@@ -218,8 +220,10 @@ def write_reports(
             network=network,
         )
         log(f"report: {page}")
-    except UserError as error:
-        log(f"warning: {error}; write it later with python -m unet_ddp report {folder}")
+    except Exception as error:  # what rank 0 raises comes on every rank
+        if world.is_main and not isinstance(error, _OUTSIDE):
+            traceback.print_exc()
+        log(f"warning: no report: {error}; write it later with python -m unet_ddp report {folder}")
 
 
 def draw_samples(samples: list[tuple[Pixels, Ids, Ids]], labels: Labels, path: Path) -> None:

@@ -16,7 +16,7 @@ from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, check_installed
 from unet_ddp.extras.serve.settings import ServeConfig
-from unet_ddp.files import ended_by_sigterm
+from unet_ddp.files import ended_by_sigterm, temporary_folder
 from unet_ddp.prediction.pipeline import one_core_each
 
 _LAST_ANSWERS = 60  # seconds for them at the end: a client may never read its answer
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     with (
         listen(config) as listener,
         ended_by_sigterm(),
-        TemporaryDirectory(prefix="unet_ddp-") as folder,
+        TemporaryDirectory(prefix="unet_ddp-", dir=temporary_folder()) as folder,
     ):
         world = World(device=pick_device(config.device))
         models = [find_model(name, typed="serve {}") for name in config.model or [None]]
