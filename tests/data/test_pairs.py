@@ -257,8 +257,6 @@ def test_rows_of_a_list_that_name_no_file(tmp_path: Path) -> None:
         f"{path}, line 6: {tmp_path}/{long}.png: not found",
         f"{path}, line 7: {tmp_path}: is not a file",
     ]
-    with pytest.raises(UserError, match="must name the columns"):
-        read(listed(tmp_path, "image,mask\ni/a.png,m/a.png\n", "utf-16"))
     os.mkfifo(tmp_path / "pipe.csv")
     with pytest.raises(UserError, match=r"pipe\.csv: is a pipe, socket or device, not a file"):
         read(tmp_path / "pipe.csv")
@@ -269,8 +267,6 @@ def test_rows_of_a_list_that_name_no_file(tmp_path: Path) -> None:
 def test_two_columns_are_enough(tmp_path: Path) -> None:
     ((pair,), _) = read(listed(tmp_path, "image,mask\ni/a.png,m/a.png\n"))
     assert (pair.group, pair.side) == (None, None)
-    with pytest.raises(UserError, match=r"list\.csv: field larger than field limit"):
-        read(listed(tmp_path, "image,mask\n" + "x" * 140_000))
 
 
 # -- object storage ------------------------------------------------------------------------

@@ -305,6 +305,7 @@ def test_what_is_left_out_is_said(here: Path, capsys: pytest.CaptureFixture[str]
         "2 images have no mask; --empty all writes empty ones",
         "1 objects reach beyond their image: clipped",
         "1 boxes, ellipses, lines or points have no outline: left out",
+        "1 class without any object: tree",
     ]
     mask = read_mask(Path("out/a.png"))
     assert mask[2:4, :3].all() and not mask[0, 4] and mask[3, 0] and mask[3, 7]
@@ -426,7 +427,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "image id": (lambda: coco({"image_id": 5, "segmentation": [SQUARE]}), "annotation 0: image_id 5 is not in images"),
     "no coordinates": (lambda: coco([1, 1, float("nan"), 1, 5, 5]), "coordinate is no place in an image"),
     "far away": (lambda: coco([1, 1, 1e300, 1, 5, 5]), "coordinate is no place in an image"),
-    "odd number": (lambda: coco([1, 1, 2]), "cannot reshape"),
+    "odd number": (lambda: coco([1, 1, 2]), "annotation 0: segmentation: a polygon has 3 numbers; expected x, y, x, y"),
     "other size": (lambda: coco(SQUARE, images=("sub/c.png",)) | {"images": [{"id": 0, "file_name": "c.png", "width": 6, "height": 8}]}, "image 'c.png': annotated as 6x8, the image is 8x6"),
     "twice": (lambda: coco(images=("a.png", "x/a.png")), "image 'x/a.png': a is annotated twice"),
     "none": (lambda: coco(images=()), "annotates none of the images in imgs"),
@@ -444,7 +445,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "brush of another size": (lambda: studio(rle=[255] * 9), "a brush of 4294967295 values for 8x6 pixels"),
     "another JSON": (lambda: {"shape": 1}, "not COCO, Labelme or Label Studio's full JSON"),
     "another list": (lambda: [{"image": "a.png", "label": []}], "not COCO, Labelme or Label Studio's full JSON"),
-    "no JSON": (lambda: "hello", "file.json: Expecting value"),
+    "no JSON": (lambda: "hello", "file.json: is a text file, not a file of annotations"),
     "nested": (lambda: "[" * 100_000, "file.json: "),
     "a DOCTYPE": (lambda: cvat(before=BOMB), "a DOCTYPE, which may define entities"),
     "CVAT for video": (lambda: cvat().replace("image", "track"), "use the format 'CVAT for images 1.1'"),
@@ -455,8 +456,8 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "a label that is not listed": (lambda: cvat(MASK.format("0, 8", 8)).replace('"car"', '"bus"'), "class 'bus' is not among background, car; add it"),
     "a class without name": (lambda: labels_of("3 0 0 1 0 1 1"), "class 3 is not in the names"),
     "no labels": (lambda: Path(labels_of("")).rename("other.yaml") and Path("labels").rename("x") and Path("other.yaml"), "found no labels/*.txt of any image"),
-    "a label file of words": (lambda: labels_of("0 0 x"), "labels/a.txt: corrupt or truncated (could not convert string to float: 'x')"),
-    "one of Labelme's files": (lambda: labelme_folder({"shapes": [{"points": []}], "imagePath": "a.png", "imageHeight": 6, "imageWidth": 8}), "json/a.json: corrupt or truncated ('label')"),
+    "a label file of words": (lambda: labels_of("0 0 x"), "labels/a.txt, line 1: 'x' is no number"),
+    "one of Labelme's files": (lambda: labelme_folder({"shapes": [{"points": []}], "imagePath": "a.png", "imageHeight": 6, "imageWidth": 8}), "json/a.json: shape no. 1: label is missing"),
     "a file among Labelme's": (lambda: labelme_folder([1]), "json/a.json: not a file of Labelme; move it elsewhere"),
     "a file among Labelme's without shapes": (lambda: labelme_folder({"imagePath": "a.png"}), "json/a.json: not a file of Labelme; move it elsewhere"),
     "no data set": (lambda: labels_of("").write_text("a: 1") and Path("data.yaml"), "has no names of classes"),
@@ -466,7 +467,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "masks of two sizes": (lambda: save_mask("masks/car/a.png", SMALL) and save_mask("masks/tree/a.png", SMALL.T), "masks/tree/a.png: 3x5, another class's mask is 5x3; masks of one image have one size"),
     "a small mask": (lambda: save_mask("masks/car/a.png", SMALL), "image 'a.png': annotated as 5x3, the image is 8x6"),
     "two masks of a class": (lambda: save_mask("masks/car/a.png", SMALL) and save_mask("masks/car/a.tif", SMALL), "images of one name: masks/car/a.png and masks/car/a.tif"),
-    "a broken mask": (lambda: (Path("masks/car").mkdir(parents=True), Path("masks/car/a.png").write_text("x")) and Path("masks"), "masks/car/a.png: not a readable image"),
+    "a broken mask": (lambda: (Path("masks/car").mkdir(parents=True), Path("masks/car/a.png").write_text("x")) and Path("masks"), "masks/car/a.png: is a text file, not a readable image"),
     "no file": (lambda: Path("nowhere.json"), "nowhere.json: No such file or directory"),
 }  # fmt: skip
 

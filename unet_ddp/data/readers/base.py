@@ -25,7 +25,7 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -37,6 +37,7 @@ from PIL import Image, UnidentifiedImageError
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.errors import UserError
 from unet_ddp.files import refuse_special
+from unet_ddp.files.contents import NOT_IMAGES, advise_on, describe_content
 
 Pixels = NDArray[Any]
 """(H, W, C)"""
@@ -165,6 +166,12 @@ def _explain(error: Exception, path: Path) -> str:
     for kind, reason in _REASONS.items():
         if isinstance(error, kind):
             return reason
+    content = ""
+    with suppress(OSError, UserError):
+        content = describe_content(path)
+    if content in NOT_IMAGES:
+        what = "" if content.startswith("empty") else ", not an image"
+        return f"is {content}{what}; {advise_on(content, '')}"
     if not isinstance(error, UnidentifiedImageError):
         reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, OSError) and error.strerror:  # the system's, not a decoder's
@@ -172,13 +179,7 @@ def _explain(error: Exception, path: Path) -> str:
         if "out of memory" in reason or "Insufficient memory" in reason:  # Pillow, OpenCV
             return _NO_MEMORY
         return f"corrupt or truncated ({reason}); replace it"
-    with path.open("rb") as file:
-        start = file.read(256)
-    if not start:
-        return "is empty (0 bytes); replace or remove it"
-    if start.lstrip().lower().startswith((b"<!doctype", b"<html")):
-        return "is a web page, not an image, as a failed download leaves; download it again"
-    return advise_export([path], "not a readable image; replace or remove it")
+    return advise_export([path], f"is {content}, not a readable image; replace or remove it")
 
 
 # -- what a reader is ----------------------------------------------------------------------

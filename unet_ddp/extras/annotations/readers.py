@@ -11,27 +11,39 @@ from unet_ddp.extras.annotations.annotated_image import AnnotationSet
 from unet_ddp.extras.annotations.cvat_images import list_labels, read_cvat
 from unet_ddp.extras.annotations.json_files import load_json, open_coco, read_labelme
 from unet_ddp.extras.annotations.label_studio_tasks import read_label_studio
+from unet_ddp.extras.annotations.run_length_tables import open_run_lengths
 from unet_ddp.extras.annotations.yolo_labels import open_yolo
 from unet_ddp.files import refuse_special
 
 
-def open_annotations(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
-    """Return the annotations of `images`, by name without suffix, in a file or a folder."""
+def open_annotations(
+    path: Path, images: Mapping[str, Path], rle_order: str | None = None
+) -> AnnotationSet:
+    """Return the annotations of `images`, by name without suffix, in a file or a folder.
+
+    `rle_order` is that of the pixels in a table of run lengths, None for the usual one of its columns.
+    """
     refuse_special(path)
     suffix = path.suffix.lower()
     if suffix in (".yaml", ".yml"):
         return open_yolo(path, images)
+    if suffix in (".csv", ".tsv"):
+        return open_run_lengths(path, rle_order)
     if suffix == ".xml":
         return AnnotationSet(list_labels(path), partial(read_cvat, path))
     if path.is_dir():
         return AnnotationSet({}, partial(read_labelme, sorted(path.rglob("*.json"))))
     content = load_json(path)
     if isinstance(content, list):
-        if all({"annotations", "data"} <= {*task} for task in content):
+        if all(isinstance(task, dict) and {"annotations", "data"} <= {*task} for task in content):
             return AnnotationSet({}, partial(read_label_studio, content))
     elif isinstance(content, dict):
         if {"images", "annotations", "categories"} <= content.keys():
             return open_coco(content)
         if "shapes" in content:
             return AnnotationSet({}, partial(read_labelme, [path]))
+        if {"images", "annotations"} <= content.keys():
+            raise UserError(
+                f"{path}: COCO without categories, which name the classes; export the file with them"
+            )
     raise UserError(f"{path}: not COCO, Labelme or Label Studio's full JSON; export one of them")
