@@ -163,7 +163,9 @@ def load(path: Path, *, mapped: bool = False) -> Content:
             f"{path}: no checkpoint, or corrupt or truncated: it is {kind}; {advice}"
         ) from None
     if not isinstance(content, dict):
-        raise UserError(f"{path}: no checkpoint: it contains a {type(content).__name__}")
+        raise UserError(
+            f"{path}: no checkpoint: it contains {shorten(content)}; use a file that training wrote"
+        )
     return content
 
 

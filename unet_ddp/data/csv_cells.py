@@ -12,17 +12,22 @@ from unet_ddp.errors import UserError
 from unet_ddp.files.contents import read_text
 
 _SEPARATORS = ",;\t"
-csv.field_size_limit(1 << 30)  # run lengths of one image exceed the module's 128 kB
+_LONGEST = 1 << 17  # of a cell, in characters
 
 
-def read_rows(path: Path, flag: str, *, errors: str = "strict") -> list[tuple[int, list[str]]]:
+def read_rows(
+    path: Path, flag: str, *, errors: str = "strict", longest: int = _LONGEST
+) -> list[tuple[int, list[str]]]:
     """Return the rows of a file that have text, each with the number of its last line.
 
     Cells are separated by commas, or by semicolons or tabs where the first row has no comma, as Excel
-    writes them. `errors` is that of `open`; messages name the `flag`.
+    writes them. `errors` is that of `open`, `longest` the largest length of a cell; messages name the `flag`.
     """
+    limit = csv.field_size_limit(longest)
     try:
-        text = read_text(path, "a CSV file", advice="give a CSV file", errors=errors)
+        text = read_text(
+            path, "a CSV file", advice="give a CSV file (Excel: save as CSV UTF-8)", errors=errors
+        )
         first = next(filter(str.strip, text.splitlines()), "")
         sheet = first.strip().casefold()
         delimiter = next((mark for mark in _SEPARATORS if mark in first), ",")
@@ -39,6 +44,8 @@ def read_rows(path: Path, flag: str, *, errors: str = "strict") -> list[tuple[in
         raise UserError(f"{flag} {path}: {error}; give a CSV file") from None
     except OSError as error:
         raise UserError(f"{flag} {path}: {error.strerror or error}; give a CSV file") from None
+    finally:
+        csv.field_size_limit(limit)
 
 
 def format_row(cells: Iterable[object]) -> str:

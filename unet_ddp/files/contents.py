@@ -48,7 +48,7 @@ _ADVICE = {
     _POINTER: "fetch its content with git lfs pull",
     _PAGE: "download it again: a failed download leaves a page",
     _EMPTY: "replace or remove it",
-    _SHEET: "save it as CSV UTF-8",
+    **dict.fromkeys(("a ZIP archive", "a gzip archive", "a tar archive"), "unpack it"),
 }
 _TEXTS = {
     "UTF-32 text", "UTF-16 text", "an XML file", "a JSON file", "a CSV file", "a YAML file", "a text file",
@@ -171,18 +171,27 @@ def read_json(
     """
     text = read_text(path, wanted)
     try:
+        return parse_json(text, wanted, hook=hook)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def parse_json(
+    text: str, wanted: str, *, hook: Callable[[dict[str, Any]], Any] | None = None
+) -> Any:
+    """Return the content of a text in JSON; see `read_json`, whose error begins with the path."""
+    try:
         return json.loads(text, object_hook=hook)
     except json.JSONDecodeError as error:
         kind = describe_bytes(text[:_LENGTH].encode("utf-8", "replace"))
         if kind != "a JSON file":
-            raise UserError(
-                f"{path}: is {kind}, not {wanted}; {advise_on(kind, 'use another file')}"
-            ) from None
+            advice = advise_on(kind, "use another file")
+            raise UserError(f"is {kind}, not {wanted}; {advice}") from None
         if error.pos >= len(text.rstrip()):
             where = "its end is missing"
         else:
             near = shorten(text[error.pos : error.pos + 20].partition("\n")[0])
             where = f"broken at line {error.lineno}, column {error.colno}, near {near}"
-        raise UserError(f"{path}: JSON, but {where}; export it again") from None
+        raise UserError(f"JSON, but {where}; export it again") from None
     except (RecursionError, ValueError):  # a number of thousands of digits
-        raise UserError(f"{path}: JSON of too many levels or digits; export it again") from None
+        raise UserError("JSON of too many levels or digits; export it again") from None

@@ -56,6 +56,7 @@ def test_lines_of_a_palette_file(
         (("sky,0", "car," + "9" * 5000), "line 2 is 'car,9999"),
         (("sky,0", "car,70000"), "70000"),
         (("sky,0", "x" * 10**5), "line 2 is 'xxx"),
+        (("sky,0", "x" * 200_000 + ",1"), "field larger than field limit"),
     ],
 )
 def test_a_bad_palette_file_is_named(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:

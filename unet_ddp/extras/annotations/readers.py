@@ -14,6 +14,7 @@ from unet_ddp.extras.annotations.label_studio_tasks import read_label_studio
 from unet_ddp.extras.annotations.run_length_tables import open_run_lengths
 from unet_ddp.extras.annotations.yolo_labels import open_yolo
 from unet_ddp.files import refuse_special
+from unet_ddp.files.contents import describe_content
 
 
 def open_annotations(
@@ -27,9 +28,10 @@ def open_annotations(
     suffix = path.suffix.lower()
     if suffix in (".yaml", ".yml"):
         return open_yolo(path, images)
-    if suffix in (".csv", ".tsv"):
+    kind = "" if path.is_dir() else describe_content(path)
+    if suffix in (".csv", ".tsv") or (kind == "a CSV file" and suffix != ".json"):
         return open_run_lengths(path, rle_order)
-    if suffix == ".xml":
+    if suffix == ".xml" or kind == "an XML file":
         return AnnotationSet(list_labels(path), partial(read_cvat, path))
     if path.is_dir():
         return AnnotationSet({}, partial(read_labelme, sorted(path.rglob("*.json"))))

@@ -122,9 +122,9 @@ def draw_runs(runs: Mapping[str, Any], size: Size) -> Patch:
 
 
 def _show_size(found: NDArray[np.float64]) -> str:
-    return (
-        str([*map(int, found)]) if np.isfinite(found).all() and found.size < 9 else "another size"
-    )
+    if found.size > 8:
+        return f"{found.size} sides"
+    return f"[{', '.join(f'{side:g}' for side in found)}]"
 
 
 def unpack_counts(text: str) -> list[int]:

@@ -20,7 +20,8 @@ from unet_ddp.extras.annotations.regions import Patch
 _IMAGES = ("img", "image", "imageid", "filename", "file", "imagename", "name", "id")
 _RUNS = ("rlemask", "encodedpixels", "rle", "encoding", "annotation", "segmentation", "predicted")
 _CLASSES = ("class", "classid", "classname", "label", "category")
-_BOTH = "imageidclassid"  # Severstal's: a.jpg_1
+_BOTH = ("imageidclassid", "imagelabel", "imageclass")  # a.jpg_1, a.jpg_Fish
+_LONGEST = 1 << 28  # characters of one object
 _NOTHING = {"", "-1", "nan", "none", "1 0"}
 _ONLY_CLASS = "foreground"
 _OF_CARVANA = ("img", "rlemask")
@@ -51,7 +52,7 @@ def open_run_lengths(path: Path, order: str | None) -> AnnotationSet:
     Raises:
         UserError: it has no columns of images and run lengths.
     """
-    first, *rows = read_rows(path, "FILE", errors="surrogateescape") or [(0, [])]
+    first, *rows = read_rows(path, "FILE", errors="surrogateescape", longest=_LONGEST) or [(0, [])]
     heading = [re.sub(r"[\W_]", "", cell).lower() for cell in first[1]]
     columns = _find_columns(heading)
     if columns is None:
@@ -76,10 +77,10 @@ def _find_columns(heading: list[str]) -> _Columns | None:
     def first(names: tuple[str, ...]) -> int | None:
         return next((heading.index(name) for name in names if name in heading), None)
 
-    image, runs = first((_BOTH, *_IMAGES)), first(_RUNS)
+    image, runs = first((*_BOTH, *_IMAGES)), first(_RUNS)
     if image is None or runs is None or image == runs:
         return None
-    return _Columns(image, runs, first(_CLASSES), heading[image] == _BOTH)
+    return _Columns(image, runs, first(_CLASSES), heading[image] in _BOTH)
 
 
 def _parse_row(path: Path, line: int, cells: list[str], columns: _Columns) -> _Row:

@@ -28,7 +28,8 @@ def open_yolo(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
     classes: dict[int, str] = {}
     for number, name in names.items():
         if not re.fullmatch(r"\d{1,9}", str(number)) or isinstance(name, (list, dict, type(None))):
-            found = f"{shorten(str(number))}: {show(name)}"
+            shown = show(name) if isinstance(name, (list, dict, type(None))) else shorten(str(name))
+            found = f"{shorten(str(number))}: {shown}"
             raise UserError(f"{path}: names: {found}; expected the number of a class and its name")
         classes[int(number)] = str(name)
     files: dict[str, Path] = {}  # by the image's name with its suffix
