@@ -152,3 +152,27 @@ def test_pairs_of_other_names_are_told_of_lists(tmp_path: Path) -> None:
     make_set(tmp_path, "21_training", "21_manual1")
     with pytest.raises(ValueError, match="--list"):
         find_pairs(tmp_path / "imgs", tmp_path / "masks")
+
+
+@pytest.mark.parametrize(("image", "labels"), [FORMS, FORMS[::-1]])
+def test_labels_of_yolo_are_found_in_either_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str, labels: str
+) -> None:
+    """An image whose labels were overlooked would have an empty mask."""
+    monkeypatch.chdir(tmp_path)
+    make_set(tmp_path, spelled(image), "other")
+    Path("data.yaml").write_text("names: [car]\n")
+    Path("labels").mkdir()
+    Path(f"labels/{spelled(labels)}.txt").write_text("0 0 0 1 0 1 1\n")
+    assert main(["import", "data.yaml", "--images", "imgs", "-o", "out"]) == 0
+    (pair,) = read_list(Path("out/pairs.csv"))
+    assert np.asarray(Image.open(pair.mask)).any()
+
+
+def test_what_else_keeps_a_mask_from_its_image_is_said(tmp_path: Path) -> None:
+    make_set(tmp_path, "Ax", "ax")
+    with pytest.raises(ValueError, match="other upper and lower case"):
+        find_pairs(tmp_path / "imgs", tmp_path / "masks")
+    (tmp_path / "pairs.csv").write_text("image,mask\nC:\\x\\a.png,masks\\ax.png\n")
+    with pytest.raises(ValueError, match="neither with / in place"):
+        read_list(tmp_path / "pairs.csv")

@@ -27,6 +27,7 @@ _SIDES = {
     "test": "left out", "": None,
 }  # fmt: skip
 _NAMES = "name masks like their images, pair them in a --list, or remove the image"
+_CASE = "a mask's name has other upper and lower case: rename one, or pair them in a --list"
 _OTHERS = "export others as TIFF or PNG; python -m unet_ddp import makes masks of annotations"
 _CLASSES = "if its folders are classes, make masks of them with python -m unet_ddp import; --overlap needs at least two"
 _SHOWN = 3  # problems in one error; the doctor lists all
@@ -141,6 +142,7 @@ def _match_names(
     """
     pairs = []
     problems = []
+    folded = {name.casefold() for name in masks}
     names_in_folders = {name.partition("/")[2] for name in masks}
     for name, files in sorted(images.items()):
         image = files[0]
@@ -153,6 +155,8 @@ def _match_names(
             problems.append(f"two masks for {image}: {several}; keep one of them")
         elif not candidates:
             hint = _CLASSES if name in names_in_folders else _NAMES
+            if (name + suffix).casefold() in folded:
+                hint = _CASE
             problems.append(f"no mask for {image}: looked for {folder}/{name}{suffix}.*; {hint}")
         else:
             mask = candidates[0]
@@ -183,7 +187,7 @@ def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]
         prefix = "" if relative == "." else relative.replace(os.sep, "/") + "/"
         for name in sorted(names):  # text, not paths: a hundred thousand files take a second
             stem, _, suffix = name.rpartition(".")
-            if stem and name[0] != "." and can_read(f".{suffix.lower()}"):
+            if stem and not is_hidden(name) and can_read(f".{suffix.lower()}"):
                 files[file_key(prefix + stem)].append(f"{parent}/{name}")
     return files
 
@@ -282,5 +286,7 @@ def _find_file(folder: Path, name: str) -> Path:
     is_elsewhere = is_address(path) or CLASSES_MARK in path.parts  # `Pairs.find` looks for these
     if not is_elsewhere and not os.path.isfile(path):  # pathlib's may raise
         reason = "is not a file" if os.path.exists(path) else "not found"
+        if "\\" in name:
+            reason += ", neither with / in place of \\; use paths that are relative to the list"
         raise UserError(f"{path}: {reason}")
     return path

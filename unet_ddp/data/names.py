@@ -15,9 +15,10 @@ from pathlib import Path
 _COMPOUND = (".ome",)  # x.ome.tif is the OME-TIFF of x
 _COPY = re.compile(r"(.+?)(?:(?: -)? copy(?: \d+)?| ?\(\d+\))+", re.IGNORECASE)
 """x of "x copy", "x copy 2", "x (1)" and "x - Copy"."""
-_SERVICE_FOLDERS = {
+SERVICE_FOLDERS = {
     "@eaDir", "__MACOSX", "#recycle", "$RECYCLE.BIN", "System Volume Information", "lost+found",
 }  # fmt: skip
+"""Folders in which systems keep thumbnails and waste."""
 
 
 def file_key(name: str) -> str:
@@ -35,7 +36,7 @@ def without_compound(name: str) -> str:
 
 def is_hidden(name: str) -> bool:
     """Return whether a file or folder is hidden, or a folder in which systems keep thumbnails or waste."""
-    return name.startswith(".") or name in _SERVICE_FOLDERS
+    return name.startswith(".") or name in SERVICE_FOLDERS
 
 
 def find_spelling(folder: Path, name: str) -> str:

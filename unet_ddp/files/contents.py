@@ -53,8 +53,7 @@ _ADVICE = {
 _TEXTS = {
     "UTF-32 text", "UTF-16 text", "an XML file", "a JSON file", "a CSV file", "a YAML file", "a text file",
 }  # fmt: skip
-NOT_IMAGES = frozenset({_POINTER, _PAGE, _EMPTY})
-"""Kinds that a file of any name may have where its content is missing."""
+_MISSING = {_POINTER, _PAGE, _EMPTY}  # in place of the content of a file of any name
 
 
 def advise_on(kind: str, otherwise: str) -> str:
@@ -70,6 +69,18 @@ def describe_content(path: Path) -> str:
     """
     with path.open("rb") as file:
         return describe_bytes(file.read(_LENGTH))
+
+
+def explain_missing(path: Path, wanted: str) -> str:
+    """Return why a file has not its own content, `wanted` to be something, and what to do; empty if it has."""
+    try:
+        kind = describe_content(path)
+    except (OSError, UserError):
+        return ""
+    if kind not in _MISSING:
+        return ""
+    other = "" if kind == _EMPTY else f", not {wanted}"
+    return f"is {kind}{other}; {_ADVICE[kind]}"
 
 
 def describe_bytes(start: bytes) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.names import find_spelling
+from unet_ddp.data.names import SERVICE_FOLDERS, find_spelling
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import Source, can_read, find_readers, list_suffixes
 from unet_ddp.errors import UserError
@@ -107,7 +107,10 @@ def _without_outputs(paths: Iterable[Path]) -> list[Path]:
     images = [
         path
         for path in paths
-        if can_read(path.suffix.lower()) and not path.name.startswith(".") and not path.is_dir()
+        if can_read(path.suffix.lower())
+        and not path.name.startswith(".")
+        and SERVICE_FOLDERS.isdisjoint(path.parts)
+        and not path.is_dir()
     ]
     # By their names alone: --output puts the outputs of a pattern's many folders into one.
     known = {path.stem for path in images}

@@ -25,7 +25,7 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -37,7 +37,7 @@ from PIL import Image, UnidentifiedImageError
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.errors import UserError
 from unet_ddp.files import refuse_special
-from unet_ddp.files.contents import NOT_IMAGES, advise_on, describe_content
+from unet_ddp.files.contents import describe_content, explain_missing
 
 Pixels = NDArray[Any]
 """(H, W, C)"""
@@ -166,19 +166,17 @@ def _explain(error: Exception, path: Path) -> str:
     for kind, reason in _REASONS.items():
         if isinstance(error, kind):
             return reason
-    content = ""
-    with suppress(OSError, UserError):
-        content = describe_content(path)
-    if content in NOT_IMAGES:
-        what = "" if content.startswith("empty") else ", not an image"
-        return f"is {content}{what}; {advise_on(content, '')}"
-    if not isinstance(error, UnidentifiedImageError):
+    if missing := explain_missing(path, "an image"):
+        return missing
+    is_other = isinstance(error, UnidentifiedImageError) or "not a TIFF file" in str(error)
+    if not is_other:
         reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, OSError) and error.strerror:  # the system's, not a decoder's
             return f"can't be read ({error.strerror})"
         if "out of memory" in reason or "Insufficient memory" in reason:  # Pillow, OpenCV
             return _NO_MEMORY
         return f"corrupt or truncated ({reason}); replace it"
+    content = describe_content(path)
     return advise_export([path], f"is {content}, not a readable image; replace or remove it")
 
 

@@ -12,6 +12,7 @@ from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
 from unet_ddp.commands.evaluate import Job, score
 from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.names import file_key
 from unet_ddp.data.splits import group_names
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, join_some, shorten
@@ -96,7 +97,7 @@ def _read_counts(path: Path, job: Job, classes: list[str]) -> Table:
     table: Table = {}
     for line, row in rows[1:]:
         try:
-            table[row[0]] = [int(row[k]) for k in columns]
+            table[file_key(row[0])] = [int(row[k]) for k in columns]
         except (ValueError, IndexError):
             shown = f"line {line} is {shorten(','.join(row))}, no counts of an image"
             raise UserError(f"--against {path}: {shown}; evaluate again") from None

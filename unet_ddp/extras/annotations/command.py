@@ -33,7 +33,7 @@ from unet_ddp.extras.annotations.masks import (
     open_folders,
 )
 from unet_ddp.extras.annotations.painters import CROWD, InstancePainter, Painter, PlanePainter
-from unet_ddp.extras.annotations.readers import open_annotations
+from unet_ddp.extras.annotations.readers import list_json, open_annotations
 from unet_ddp.files import (
     as_local_path,
     check_new_folder,
@@ -104,7 +104,7 @@ class _Import:
         palette = as_local_path(config.palette, "--palette") if config.palette else None
         is_small = config.overlap == "small"
         with self._errors():
-            if self.file.is_dir() and not any(self.file.rglob("*.json")):
+            if self.file.is_dir() and not list_json(self.file):
                 self.annotations = open_folders(self.file, self.images)
             else:
                 self.annotations = open_annotations(self.file, self.images, config.rle_order)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Size, unpack_colour
 from unet_ddp.data.matching import Report, detect_suffix, files_by_name
-from unet_ddp.data.names import file_key, without_compound
+from unet_ddp.data.names import file_key, is_hidden, without_compound
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
@@ -45,7 +45,7 @@ def open_folders(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
     classes = []
     masks: dict[str, list[tuple[str, Path]]] = {}  # of an image: class and file
     for folder in sorted(path.iterdir()):
-        if folder.name[0] == "." or not folder.is_dir():
+        if is_hidden(folder.name) or not folder.is_dir():
             continue
         if image.is_relative_to(folder.resolve()):
             continue  # that of the images

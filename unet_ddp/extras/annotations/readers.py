@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from unet_ddp.data.names import is_hidden
 from unet_ddp.errors import UserError
 from unet_ddp.extras.annotations.annotated_image import AnnotationSet
 from unet_ddp.extras.annotations.cvat_images import list_labels, read_cvat
@@ -15,6 +16,12 @@ from unet_ddp.extras.annotations.run_length_tables import open_run_lengths
 from unet_ddp.extras.annotations.yolo_labels import open_yolo
 from unet_ddp.files import refuse_special
 from unet_ddp.files.contents import describe_content
+
+
+def list_json(folder: Path) -> list[Path]:
+    """Return the JSON files below a folder, but hidden ones."""
+    files = sorted(folder.rglob("*.json"))
+    return [file for file in files if not any(map(is_hidden, file.relative_to(folder).parts))]
 
 
 def open_annotations(
@@ -34,7 +41,7 @@ def open_annotations(
     if suffix == ".xml" or kind == "an XML file":
         return AnnotationSet(list_labels(path), partial(read_cvat, path))
     if path.is_dir():
-        return AnnotationSet({}, partial(read_labelme, sorted(path.rglob("*.json"))))
+        return AnnotationSet({}, partial(read_labelme, list_json(path)))
     content = load_json(path)
     if isinstance(content, list):
         if all(isinstance(task, dict) and {"annotations", "data"} <= {*task} for task in content):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unet_ddp.cli.recipes import read_settings
+from unet_ddp.data.names import find_spelling
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
 from unet_ddp.extras.annotations.fields import show, to_points
@@ -48,9 +49,10 @@ def _find_labels(path: Path, name: str, image: Path) -> Path | None:
     before, separator, after = f"/{beside}".rpartition("/images/")
     if separator:
         beside = Path(f"{before}/labels/{after}"[1:])
-    for file in (beside, path.parent / "labels" / f"{name}.txt"):
-        if file.exists():
-            return file
+    for folder, file in ((Path(), str(beside)), (path.parent / "labels", f"{name}.txt")):
+        found = folder / find_spelling(folder, file)  # accents may be in another form of Unicode
+        if found.exists():
+            return found
     return None
 
 
