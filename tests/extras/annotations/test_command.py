@@ -497,6 +497,64 @@ def test_an_empty_outline_of_coco_is_left_out(
     assert status == 0 and "1 boxes, ellipses, lines or points have no outline: left out" in text
 
 
+POINTS = [[1, 1], [5, 1], [5, 5], [1, 5]]
+RUNS = {"counts": [7, 4, 2, 4, 2, 4, 2, 4, 19]}
+SAME: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "a flat list": (SQUARE, {}, {}),
+    "text": ([*map(str, SQUARE)], {}, {}),
+    "pairs": (POINTS, {}, {}),
+    "lists of pairs": ([POINTS], {}, {}),
+    "a line beside": ([[1, 1, 5, 5], SQUARE, []], {}, {}),
+    "run lengths": (RUNS, {}, {}),
+    "run lengths in a list": ([RUNS | {"size": ["6", 8.0]}], {}, {}),
+    "no size": ([SQUARE], {"height": None}, {}),
+    "a size of 0": ([SQUARE], {"height": 0, "width": 0}, {}),
+    "a size as text": ([SQUARE], {"height": "6", "width": "8"}, {}),
+    "a size as fraction": ([SQUARE], {"height": 6.0, "width": 8.0}, {}),
+    "ids as text": ([SQUARE], {"id": "0"}, {"category_id": "4", "iscrowd": "0"}),
+    "ids as fractions": ([SQUARE], {}, {"category_id": 4.0, "image_id": 0.0, "iscrowd": False}),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_forms_of_coco_that_programs_write(
+    here: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """All are one square."""
+    outline, image, annotation = SAME[name]
+    content = coco({"segmentation": outline, **annotation})
+    content["images"][0] |= image
+    status, text = run(capsys, content)
+    assert status == 0 and "1 masks of 1 objects" in text, text
+    expected = np.zeros((6, 8), int)
+    expected[1:5, 1:5] = 1
+    np.testing.assert_array_equal(read_mask(Path("out/a.png")), expected)
+
+
+@pytest.mark.parametrize(("used", "classes"), [(False, "cell"), (True, "cells, cell")])
+def test_a_root_category_without_objects_is_no_class(
+    here: Path, capsys: pytest.CaptureFixture[str], used: bool, classes: str
+) -> None:
+    """As Roboflow writes it; with an object, or without a category below it, it is one."""
+    categories = [
+        {"id": 0, "name": "cells", "supercategory": "none"},
+        {"id": 1, "name": "cell", "supercategory": "cells"},
+    ]
+    objects = [{"category_id": k, "segmentation": [SQUARE]} for k in ([0, 1] if used else [1])]
+    said = run(capsys, coco(*objects, categories=categories))[1]
+    assert f"classes background, {classes}\n" in said
+    assert ("category cells has no object and is above others" in said) is not used
+
+
+def test_labelme_may_leave_out_the_image(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("json/.trash").mkdir(parents=True)
+    Path("json/.trash/b.json").write_text("?")
+    shape = {"label": "car", "points": POINTS}
+    Path("json/a.json").write_text(json.dumps({"shapes": [shape], "imagePath": None}))
+    assert run(capsys, Path("json"))[0] == 0
+    assert read_mask(Path("out/a.png")).sum() == 16
+
+
 def test_nothing_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("out").mkdir()
     Path("out/mine.txt").write_text("mine")

@@ -85,13 +85,14 @@ class Fields:
         return str(value).strip()
 
     def size(self, height: str, width: str) -> tuple[int, int] | None:
-        """Return (height, width) of an image; None if the file does not say it."""
+        """Return (height, width) of an image; None if the file does not say it, or says 0."""
         if not self.has(height) or not self.has(width):
             return None
-        for name in (height, width):
-            if self.whole(name) < 1:
+        found = self.whole(height), self.whole(width)
+        for name, side in zip((height, width), found, strict=True):
+            if side < 0:
                 raise self.refuse(name, "1 or more")
-        return self.whole(height), self.whole(width)
+        return found if all(found) else None
 
     def fields(self, name: str) -> Fields:
         """Return an object."""

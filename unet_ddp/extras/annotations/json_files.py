@@ -119,12 +119,16 @@ def _read_coco(file: Fields, names: Mapping[str, str]) -> Iterator[AnnotatedImag
 
 
 def _is_crowd(each: Fields) -> bool:
+    if isinstance(each.values.get("iscrowd"), bool):
+        return bool(each.values["iscrowd"])
     return each.has("iscrowd") and each.whole("iscrowd") != 0
 
 
 def _find_outline(each: Fields) -> Any:
     """Return the polygons of an annotation that have three points or more, or its run lengths."""
     outline = each.values.get("segmentation")
+    if isinstance(outline, list) and len(outline) == 1 and isinstance(outline[0], dict):
+        outline = outline[0]  # run lengths in a list of their own
     if not isinstance(outline, list):
         if not isinstance(outline, (dict, type(None))):
             raise each.refuse("segmentation", "a list of polygons, or run lengths")

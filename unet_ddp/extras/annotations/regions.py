@@ -103,7 +103,7 @@ def decode_runs(counts: Any, size: Size) -> Flags:
         raise UserError("run lengths that are no whole numbers")
     lengths = numbers.astype(np.int64)
     if not lengths.size or lengths.min() < 0 or lengths.max() > total or lengths.sum() != total:
-        raise UserError(f"run lengths that are not those of {width}x{height} pixels")
+        raise UserError(f"run lengths that are not those of an image of {total} pixels")
     is_inside = np.arange(lengths.size) % 2 == 1
     return np.repeat(is_inside, lengths).reshape(size)
 
