@@ -261,7 +261,7 @@ def test_a_corrupt_file_is_replaced_by_the_generation_before(tmp_path: Path) -> 
 
 def test_a_list_is_no_checkpoint(tmp_path: Path) -> None:
     torch.save([1, 2], tmp_path / "x.pt")
-    with pytest.raises(UserError, match=r"x.pt: no checkpoint: it contains a list$"):
+    with pytest.raises(UserError, match=r"x.pt: no checkpoint: it contains \[1, 2\]; use a file"):
         load(tmp_path / "x.pt")
 
 

@@ -257,8 +257,6 @@ def test_rows_of_a_list_that_name_no_file(tmp_path: Path) -> None:
         f"{path}, line 6: {tmp_path}/{long}.png: not found",
         f"{path}, line 7: {tmp_path}: is not a file",
     ]
-    with pytest.raises(UserError, match="must name the columns"):
-        read(listed(tmp_path, "image,mask\ni/a.png,m/a.png\n", "utf-16"))
     os.mkfifo(tmp_path / "pipe.csv")
     with pytest.raises(UserError, match=r"pipe\.csv: is a pipe, socket or device, not a file"):
         read(tmp_path / "pipe.csv")

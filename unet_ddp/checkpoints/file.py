@@ -20,6 +20,7 @@ from torch import Tensor
 from unet_ddp.checkpoints.owned import owning
 from unet_ddp.errors import RunError, UserError, shorten
 from unet_ddp.files import as_path, replacing
+from unet_ddp.files.contents import advise_on, describe_content
 
 FORMAT = 1
 _IS_DIRECTORY = 0x10  # of a zip record's external attributes
@@ -159,12 +160,15 @@ def load(path: Path, *, mapped: bool = False) -> Content:
                 f"{path}: refused: it contains more than tensors and plain values, and loading that "
                 "could run its code; save its state_dict() alone, in the program that wrote it"
             ) from None
+        kind = describe_content(path)
+        advice = advise_on(kind, "use a file that training wrote")
         raise UserError(
-            f"{path}: no checkpoint, or corrupt or truncated ({type(error).__name__}); use a file "
-            "that training wrote"
+            f"{path}: no checkpoint, or corrupt or truncated: it is {kind}; {advice}"
         ) from None
     if not isinstance(content, dict):
-        raise UserError(f"{path}: no checkpoint: it contains a {type(content).__name__}")
+        raise UserError(
+            f"{path}: no checkpoint: it contains {shorten(content)}; use a file that training wrote"
+        )
     return content
 
 

@@ -17,6 +17,7 @@ import tyro
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import as_path, refuse_special
+from unet_ddp.files.contents import read_text
 from unet_ddp.settings import MASK_VALUE, Names, Plain, as_flag, pairs_of
 
 _RECIPES = Path(__file__).parents[1] / "recipes"
@@ -150,7 +151,7 @@ def read_settings(path: Path | str) -> dict[str, Any]:
         refuse_special(file)
         if file.stat().st_size > _LARGEST_FILE:
             raise UserError(f"{path}: more than 100 kB; no settings are that long")
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file, "a YAML file")
         if not _is_plain(yaml.parse(text, yaml.SafeLoader)):
             raise UserError(f"{path}: not a YAML file of plain values and lists")
         loader = yaml.SafeLoader(text)
@@ -163,9 +164,8 @@ def read_settings(path: Path | str) -> dict[str, Any]:
         raise UserError(f"{path}: {error.strerror or error}; {advice}") from None
     except UserError:
         raise
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or what no number is
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path}: not a YAML file: {reason}") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: what no number is, or no date
+        raise UserError(f"{path}: not a YAML file: {_explain(error)}; correct it") from None
     settings = dict(pairs)
     if not settings:
         raise UserError(f"{path}: settings are lines of 'name: value', named as the flags are")
@@ -176,6 +176,14 @@ def read_settings(path: Path | str) -> dict[str, Any]:
         if settings.get(name, "") is None:  # the colour has no quotes
             raise UserError(f"{path}: {name}: {colour} is a comment to YAML; write '{colour}'")
     return settings
+
+
+def _explain(error: Exception) -> str:
+    """Return what YAML's parser found, and where."""
+    mark = getattr(error, "problem_mark", None)
+    where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    problem = getattr(error, "problem", None) or "a value that is no number, text or date"
+    return f"{problem}{where}"
 
 
 def _is_plain(events: Iterable[Any]) -> bool:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.masks import Size
+from unet_ddp.data.names import copies_of, file_key, find_spelling, is_hidden, without_compound
 from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, collect
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import can_read, list_suffixes
-from unet_ddp.errors import UserError, count_of
+from unet_ddp.errors import UserError, count_of, shorten
 from unet_ddp.files import as_path, is_address
 from unet_ddp.plugins import find
 
@@ -25,7 +26,8 @@ _SIDES = {
     "val": "validation", "valid": "validation", "validation": "validation",
     "test": "left out", "": None,
 }  # fmt: skip
-_NAMES = "name masks like their images, or remove the image"
+_NAMES = "name masks like their images, pair them in a --list, or remove the image"
+_CASE = "a mask's name has other upper and lower case: rename one, or pair them in a --list"
 _OTHERS = "export others as TIFF or PNG; python -m unet_ddp import makes masks of annotations"
 _CLASSES = "if its folders are classes, make masks of them with python -m unet_ddp import; --overlap needs at least two"
 _SHOWN = 3  # problems in one error; the doctor lists all
@@ -107,7 +109,23 @@ def find_pairs(
     if found_masks:
         first = found_masks[min(found_masks)][0]
         report.notes.append(f"{count_of(len(found_masks), 'mask')} without image, e.g. {first}")
+    report.warnings += _find_copies(pairs)
     return collect(pairs)
+
+
+def _find_copies(pairs: Sequence[Pair]) -> list[str]:
+    """Return a warning about images that are copies of others by their names and sizes."""
+    images = {pair.name: pair.image for pair in pairs}
+    copies = [
+        (images[name], images[original])
+        for name, original in sorted(copies_of(images).items())
+        if not is_address(images[name])
+        and os.path.getsize(images[name]) == os.path.getsize(images[original])
+    ]
+    if not copies:
+        return []
+    first = " is one of ".join(map(str, copies[0]))
+    return [f"{count_of(len(copies), 'image')} named like a copy, e.g. {first}; remove copies"]
 
 
 def _match_names(
@@ -124,10 +142,11 @@ def _match_names(
     """
     pairs = []
     problems = []
+    folded = {name.casefold() for name in masks}
     names_in_folders = {name.partition("/")[2] for name in masks}
     for name, files in sorted(images.items()):
         image = files[0]
-        candidates = masks.pop(name + suffix, [])
+        candidates = masks.pop(name + suffix, []) or masks.pop(without_compound(name) + suffix, [])
         if len(files) > 1:
             several = " and ".join(files[:3])
             problems.append(f"two images of one name: {several}; keep one of them")
@@ -136,6 +155,8 @@ def _match_names(
             problems.append(f"two masks for {image}: {several}; keep one of them")
         elif not candidates:
             hint = _CLASSES if name in names_in_folders else _NAMES
+            if (name + suffix).casefold() in folded:
+                hint = _CASE
             problems.append(f"no mask for {image}: looked for {folder}/{name}{suffix}.*; {hint}")
         else:
             mask = candidates[0]
@@ -145,7 +166,7 @@ def _match_names(
 
 
 def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:
-    """Return the image files below `folder`, by relative path without suffix.
+    """Return the image files below `folder`, by the key of their relative path without suffix.
 
     Those at an address add their `stamps`.
     """
@@ -158,7 +179,7 @@ def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]
     files: dict[str, list[str]] = defaultdict(list)
     seen = {os.path.realpath(folder)}  # links may form a circle
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=_cannot_list):
-        visible = sorted(name for name in folders if name[0] != ".")
+        visible = sorted(name for name in folders if not is_hidden(name))
         targets = [os.path.realpath(os.path.join(parent, name)) for name in visible]
         folders[:] = [n for n, real in zip(visible, targets, strict=True) if real not in seen]
         seen.update(targets)
@@ -166,8 +187,8 @@ def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]
         prefix = "" if relative == "." else relative.replace(os.sep, "/") + "/"
         for name in sorted(names):  # text, not paths: a hundred thousand files take a second
             stem, _, suffix = name.rpartition(".")
-            if stem and name[0] != "." and can_read(f".{suffix.lower()}"):
-                files[prefix + stem].append(f"{parent}/{name}")
+            if stem and not is_hidden(name) and can_read(f".{suffix.lower()}"):
+                files[file_key(prefix + stem)].append(f"{parent}/{name}")
     return files
 
 
@@ -184,12 +205,12 @@ def _cannot_list(error: OSError) -> None:
     raise UserError(f"{error.filename}: {error.strerror or error}; make it readable")
 
 
-def detect_suffix(images: Iterable[str], masks: Iterable[str], *, may_be_empty: bool) -> str:
+def detect_suffix(images: Collection[str], masks: Iterable[str], *, may_be_empty: bool) -> str:
     """Return what most masks add to an image's name: often nothing, or _mask.
 
     An image's name may be the start of another's (1 and 10): the longest one counts.
     """
-    names = set(images)
+    names = {*images, *map(without_compound, images)}
     seen: Counter[str] = Counter()
     for mask in masks:
         longest = len(mask) if may_be_empty else len(mask) - 1
@@ -209,10 +230,15 @@ def read_list(path: Path, report: Report | None = None) -> Pairs:
     Paths are relative to the file's folder, or addresses. A row's split is training (train),
     validation (val) or test, which is left out. Rows that name no pair are problems.
     """
-    (_, header), *rows = read_rows(path, "--list", errors="surrogateescape") or [(0, [])]
+    (_, first), *rows = read_rows(path, "--list", errors="surrogateescape") or [(0, [])]
+    header = [cell.strip().lower() for cell in first]
     if not rows or not {"image", "mask"}.issubset(header):
+        said = "is empty"
+        if first:
+            rest = count_of(len(rows), "row")
+            said = f"the first line is {shorten(','.join(first))}, {rest} follow"
         raise UserError(
-            f"--list {path}: the first line must name the columns image,mask and optionally "
+            f"--list {path}: {said}; the first line must name the columns image,mask and optionally "
             "group,split, and rows must follow"
         )
     pairs: dict[str, Pair] = {}
@@ -246,8 +272,10 @@ def _listed_pair(folder: Path, row: dict[str, str]) -> Pair:
         raise UserError("image or mask is missing")
     if side not in _SIDES:
         raise UserError(f"split {side!r}; it is training, validation or test")
+    if not is_address(folder):
+        image, mask = find_spelling(folder, image), find_spelling(folder, mask)
     files = _find_file(folder, image), _find_file(folder, mask)
-    name = str(as_path(image).with_suffix(""))
+    name = file_key(str(as_path(image).with_suffix("")))
     group = row.get("group") or None  # unstripped: its blanks count
     return Pair(name, *files, group, _SIDES[side])
 
@@ -258,5 +286,7 @@ def _find_file(folder: Path, name: str) -> Path:
     is_elsewhere = is_address(path) or CLASSES_MARK in path.parts  # `Pairs.find` looks for these
     if not is_elsewhere and not os.path.isfile(path):  # pathlib's may raise
         reason = "is not a file" if os.path.exists(path) else "not found"
+        if "\\" in name:
+            reason += ", neither with / in place of \\; use paths that are relative to the list"
         raise UserError(f"{path}: {reason}")
     return path

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.names import SERVICE_FOLDERS, find_spelling
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import Source, can_read, find_readers, list_suffixes
 from unet_ddp.errors import UserError
@@ -22,9 +23,9 @@ from unet_ddp.files import (
     check_writable,
     identify_path,
     is_address,
-    refuse_special,
     remove_stale,
 )
+from unet_ddp.files.contents import read_text
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 
@@ -79,23 +80,25 @@ def _in_list(path: Path) -> list[Path]:
     Empty lines and comments (#) are skipped. A file that is no image is reported once it is read. Names need not be UTF-8.
     """
     try:
-        refuse_special(path)
-        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        text = read_text(path, "a list of images", errors="surrogateescape")
         if "\0" in text:
             raise OSError("it is not UTF-8 text")
     except OSError as error:
-        raise UserError(f"{path}: can't be read as a list of images: {error}") from None
+        reason = error.strerror or error
+        raise UserError(f"{path}: can't be read as a list of images: {reason}") from None
     lines = map(str.strip, text.splitlines())
     names = [line for line in lines if line and not line.startswith("#")]
     if not names:
         raise UserError(f"{path}: contains no images; a list has one path per line")
     images = []
     for name in names:
-        is_whole = "://" in name or os.path.isabs(name)
-        if is_whole or (os.path.exists(name) and not is_address(path)):
-            images.append(as_path(name))
-        else:
-            images.append(path.parent / name)
+        if "://" in name or is_address(path):
+            images.append(as_path(name) if "://" in name else path.parent / name)
+            continue
+        here = find_spelling(Path(), name)
+        if not os.path.exists(here):
+            here = str(path.parent / find_spelling(path.parent, name))
+        images.append(as_path(here))
     return images
 
 
@@ -104,12 +107,18 @@ def _without_outputs(paths: Iterable[Path]) -> list[Path]:
     images = [
         path
         for path in paths
-        if can_read(path.suffix.lower()) and not path.name.startswith(".") and not path.is_dir()
+        if can_read(path.suffix.lower())
+        and not path.name.startswith(".")
+        and SERVICE_FOLDERS.isdisjoint(path.parts)
+        and not path.is_dir()
     ]
-    known = {path.with_suffix("") for path in images}
+    # By their names alone: --output puts the outputs of a pattern's many folders into one.
+    known = {path.stem for path in images}
     # Classes that overlap are two or more, and each has a mask; a single file of such a name is an image.
-    masks = Counter(origin for path in images for origin in _origins_of_class(path, "_mask_"))
-    known_of_classes = {origin for origin in known if masks[origin] > 1}
+    masks = Counter(
+        (path.parent, origin) for path in images for origin in _origins_of_class(path, "_mask_")
+    )
+    known_of_classes = {origin for (_, origin), count in masks.items() if count > 1} & known
     return [
         path
         for path in images
@@ -118,20 +127,19 @@ def _without_outputs(paths: Iterable[Path]) -> list[Path]:
     ]
 
 
-def _origins(path: Path) -> list[Path]:
-    """Return what `path` would be the mask, overlay or probability of, without suffix."""
+def _origins(path: Path) -> list[str]:
+    """Return the names, without suffix, of what `path` would be the mask, overlay or probability of."""
     stem = path.stem
     origins = [stem.removesuffix(end) for end in _OUTPUT_ENDINGS if stem.endswith(end)]
-    found = [path.with_name(origin) for origin in origins if origin]
-    return [*found, *_origins_of_class(path, "_probability_")]
+    return [*filter(None, origins), *_origins_of_class(path, "_probability_")]
 
 
-def _origins_of_class(path: Path, infix: str) -> list[Path]:
-    """Return what `path` may be an output of a class of, without suffix; a name may contain `infix`."""
+def _origins_of_class(path: Path, infix: str) -> list[str]:
+    """Return the names of what `path` may be an output of a class of; a name may contain `infix`."""
     if path.suffix.lower() != ".png":
         return []
     ends = [found.start() for found in re.finditer(f"(?={infix})", path.stem)]
-    return [path.with_name(path.stem[:end]) for end in ends if end]
+    return [path.stem[:end] for end in ends if end]
 
 
 # -- what is written ------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.files import open_own, replacing
+from unet_ddp.files.contents import describe_bytes
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.plugins import find
 from unet_ddp.settings import called
@@ -135,13 +136,16 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     try:
         if not path.is_file():
             raise ValueError("no regular file")
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        data = path.read_bytes()
+        rows = list(csv.DictReader(io.StringIO(data.decode(), newline="")))
         if any(None in row for row in rows):
             raise ValueError("a row has more cells than there are columns")
     except UserError:  # of an address
         raise
-    except (OSError, ValueError, csv.Error) as error:  # ValueError: not UTF-8, too
+    except UnicodeDecodeError:
+        kind = describe_bytes(data)
+        raise UserError(f"{path}: corrupt ({kind}); delete it, or move it away") from None
+    except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{path}: corrupt ({error}); delete it, or move it away") from None
     return rows
 

@@ -40,7 +40,7 @@ from unet_ddp.prediction.source import open_image
         (PermissionError(13, "Permission denied"), "x.png: no permission to read it"),
         (IsADirectoryError(21, "Is a directory"), "x.png: is a folder, not an image; rename or remove it"),
         (Image.DecompressionBombError("huge"), "x.png: too large to open safely; cut it into tiles"),
-        (UnidentifiedImageError("?"), "x.png: not a readable image; replace or remove it"),
+        (UnidentifiedImageError("?"), "x.png: is a text file, not a readable image; replace or remove it"),
         (ValueError("bad\n  header"), "x.png: corrupt or truncated (bad header); replace it"),
         (OSError(), "x.png: corrupt or truncated (OSError); replace it"),
         (MemoryError(), "x.png: not enough memory to read it; use fewer --workers, or cut it into tiles"),
@@ -64,9 +64,11 @@ def test_an_error_of_reading_is_one_line(
     ("data", "reason"),
     [
         (b"", "is empty (0 bytes); replace or remove it"),
-        (b"\n <!DOCTYPE html>", "is a web page, not an image, as a failed download leaves; download it again"),
-        (b"<html>", "is a web page, not an image, as a failed download leaves; download it again"),
-        (b"text", "not a readable image; replace or remove it"),
+        (b"\n <!DOCTYPE html>", "is a web page, not an image; download it again: a failed download leaves a page"),
+        (b"<html>", "is a web page, not an image; download it again: a failed download leaves a page"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer, not an image; fetch its content with git lfs pull"),
+        (b"PK\x03\x04" + bytes(30), "is a ZIP archive, not a readable image; replace or remove it"),
+        (b"text", "is a text file, not a readable image; replace or remove it"),
     ],
 )  # fmt: skip
 def test_no_image_at_all(tmp_path: Path, data: bytes, reason: str) -> None:

@@ -305,6 +305,7 @@ def test_what_is_left_out_is_said(here: Path, capsys: pytest.CaptureFixture[str]
         "2 images have no mask; --empty all writes empty ones",
         "1 objects reach beyond their image: clipped",
         "1 boxes, ellipses, lines or points have no outline: left out",
+        "1 class without any object: tree",
     ]
     mask = read_mask(Path("out/a.png"))
     assert mask[2:4, :3].all() and not mask[0, 4] and mask[3, 0] and mask[3, 7]
@@ -426,7 +427,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "image id": (lambda: coco({"image_id": 5, "segmentation": [SQUARE]}), "annotation 0: image_id 5 is not in images"),
     "no coordinates": (lambda: coco([1, 1, float("nan"), 1, 5, 5]), "coordinate is no place in an image"),
     "far away": (lambda: coco([1, 1, 1e300, 1, 5, 5]), "coordinate is no place in an image"),
-    "odd number": (lambda: coco([1, 1, 2]), "cannot reshape"),
+    "odd number": (lambda: coco([1, 1, 2]), "annotation 0: segmentation: a polygon has 3 numbers; expected x, y, x, y"),
     "other size": (lambda: coco(SQUARE, images=("sub/c.png",)) | {"images": [{"id": 0, "file_name": "c.png", "width": 6, "height": 8}]}, "image 'c.png': annotated as 6x8, the image is 8x6"),
     "twice": (lambda: coco(images=("a.png", "x/a.png")), "image 'x/a.png': a is annotated twice"),
     "none": (lambda: coco(images=()), "annotates none of the images in imgs"),
@@ -444,7 +445,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "brush of another size": (lambda: studio(rle=[255] * 9), "a brush of 4294967295 values for 8x6 pixels"),
     "another JSON": (lambda: {"shape": 1}, "not COCO, Labelme or Label Studio's full JSON"),
     "another list": (lambda: [{"image": "a.png", "label": []}], "not COCO, Labelme or Label Studio's full JSON"),
-    "no JSON": (lambda: "hello", "file.json: Expecting value"),
+    "no JSON": (lambda: "hello", "file.json: is a text file, not a file of annotations"),
     "nested": (lambda: "[" * 100_000, "file.json: "),
     "a DOCTYPE": (lambda: cvat(before=BOMB), "a DOCTYPE, which may define entities"),
     "CVAT for video": (lambda: cvat().replace("image", "track"), "use the format 'CVAT for images 1.1'"),
@@ -455,8 +456,8 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "a label that is not listed": (lambda: cvat(MASK.format("0, 8", 8)).replace('"car"', '"bus"'), "class 'bus' is not among background, car; add it"),
     "a class without name": (lambda: labels_of("3 0 0 1 0 1 1"), "class 3 is not in the names"),
     "no labels": (lambda: Path(labels_of("")).rename("other.yaml") and Path("labels").rename("x") and Path("other.yaml"), "found no labels/*.txt of any image"),
-    "a label file of words": (lambda: labels_of("0 0 x"), "labels/a.txt: corrupt or truncated (could not convert string to float: 'x')"),
-    "one of Labelme's files": (lambda: labelme_folder({"shapes": [{"points": []}], "imagePath": "a.png", "imageHeight": 6, "imageWidth": 8}), "json/a.json: corrupt or truncated ('label')"),
+    "a label file of words": (lambda: labels_of("0 0 x"), "labels/a.txt, line 1: 'x' is no number"),
+    "one of Labelme's files": (lambda: labelme_folder({"shapes": [{"points": []}], "imagePath": "a.png", "imageHeight": 6, "imageWidth": 8}), "json/a.json: shape no. 1: label is missing"),
     "a file among Labelme's": (lambda: labelme_folder([1]), "json/a.json: not a file of Labelme; move it elsewhere"),
     "a file among Labelme's without shapes": (lambda: labelme_folder({"imagePath": "a.png"}), "json/a.json: not a file of Labelme; move it elsewhere"),
     "no data set": (lambda: labels_of("").write_text("a: 1") and Path("data.yaml"), "has no names of classes"),
@@ -466,7 +467,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "masks of two sizes": (lambda: save_mask("masks/car/a.png", SMALL) and save_mask("masks/tree/a.png", SMALL.T), "masks/tree/a.png: 3x5, another class's mask is 5x3; masks of one image have one size"),
     "a small mask": (lambda: save_mask("masks/car/a.png", SMALL), "image 'a.png': annotated as 5x3, the image is 8x6"),
     "two masks of a class": (lambda: save_mask("masks/car/a.png", SMALL) and save_mask("masks/car/a.tif", SMALL), "images of one name: masks/car/a.png and masks/car/a.tif"),
-    "a broken mask": (lambda: (Path("masks/car").mkdir(parents=True), Path("masks/car/a.png").write_text("x")) and Path("masks"), "masks/car/a.png: not a readable image"),
+    "a broken mask": (lambda: (Path("masks/car").mkdir(parents=True), Path("masks/car/a.png").write_text("x")) and Path("masks"), "masks/car/a.png: is a text file, not a readable image"),
     "no file": (lambda: Path("nowhere.json"), "nowhere.json: No such file or directory"),
 }  # fmt: skip
 
@@ -494,6 +495,64 @@ def test_an_empty_outline_of_coco_is_left_out(
 ) -> None:
     status, text = run(capsys, coco(SQUARE, {"segmentation": [[]]}))
     assert status == 0 and "1 boxes, ellipses, lines or points have no outline: left out" in text
+
+
+POINTS = [[1, 1], [5, 1], [5, 5], [1, 5]]
+RUNS = {"counts": [7, 4, 2, 4, 2, 4, 2, 4, 19]}
+SAME: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "a flat list": (SQUARE, {}, {}),
+    "text": ([*map(str, SQUARE)], {}, {}),
+    "pairs": (POINTS, {}, {}),
+    "lists of pairs": ([POINTS], {}, {}),
+    "a line beside": ([[1, 1, 5, 5], SQUARE, []], {}, {}),
+    "run lengths": (RUNS, {}, {}),
+    "run lengths in a list": ([RUNS | {"size": ["6", 8.0]}], {}, {}),
+    "no size": ([SQUARE], {"height": None}, {}),
+    "a size of 0": ([SQUARE], {"height": 0, "width": 0}, {}),
+    "a size as text": ([SQUARE], {"height": "6", "width": "8"}, {}),
+    "a size as fraction": ([SQUARE], {"height": 6.0, "width": 8.0}, {}),
+    "ids as text": ([SQUARE], {"id": "0"}, {"category_id": "4", "iscrowd": "0"}),
+    "ids as fractions": ([SQUARE], {}, {"category_id": 4.0, "image_id": 0.0, "iscrowd": False}),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_forms_of_coco_that_programs_write(
+    here: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """All are one square."""
+    outline, image, annotation = SAME[name]
+    content = coco({"segmentation": outline, **annotation})
+    content["images"][0] |= image
+    status, text = run(capsys, content)
+    assert status == 0 and "1 masks of 1 objects" in text, text
+    expected = np.zeros((6, 8), int)
+    expected[1:5, 1:5] = 1
+    np.testing.assert_array_equal(read_mask(Path("out/a.png")), expected)
+
+
+@pytest.mark.parametrize(("used", "classes"), [(False, "cell"), (True, "cells, cell")])
+def test_a_root_category_without_objects_is_no_class(
+    here: Path, capsys: pytest.CaptureFixture[str], used: bool, classes: str
+) -> None:
+    """As Roboflow writes it; with an object, or without a category below it, it is one."""
+    categories = [
+        {"id": 0, "name": "cells", "supercategory": "none"},
+        {"id": 1, "name": "cell", "supercategory": "cells"},
+    ]
+    objects = [{"category_id": k, "segmentation": [SQUARE]} for k in ([0, 1] if used else [1])]
+    said = run(capsys, coco(*objects, categories=categories))[1]
+    assert f"classes background, {classes}\n" in said
+    assert ("category cells has no object and is above others" in said) is not used
+
+
+def test_labelme_may_leave_out_the_image(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("json/.trash").mkdir(parents=True)
+    Path("json/.trash/b.json").write_text("?")
+    shape = {"label": "car", "points": POINTS}
+    Path("json/a.json").write_text(json.dumps({"shapes": [shape], "imagePath": None}))
+    assert run(capsys, Path("json"))[0] == 0
+    assert read_mask(Path("out/a.png")).sum() == 16
 
 
 def test_nothing_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,7 @@ from PIL import Image, UnidentifiedImageError
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.errors import UserError
 from unet_ddp.files import refuse_special
+from unet_ddp.files.contents import describe_content, explain_missing
 
 Pixels = NDArray[Any]
 """(H, W, C)"""
@@ -165,20 +166,18 @@ def _explain(error: Exception, path: Path) -> str:
     for kind, reason in _REASONS.items():
         if isinstance(error, kind):
             return reason
-    if not isinstance(error, UnidentifiedImageError):
+    if missing := explain_missing(path, "an image"):
+        return missing
+    is_other = isinstance(error, UnidentifiedImageError) or "not a TIFF file" in str(error)
+    if not is_other:
         reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, OSError) and error.strerror:  # the system's, not a decoder's
             return f"can't be read ({error.strerror})"
         if "out of memory" in reason or "Insufficient memory" in reason:  # Pillow, OpenCV
             return _NO_MEMORY
         return f"corrupt or truncated ({reason}); replace it"
-    with path.open("rb") as file:
-        start = file.read(256)
-    if not start:
-        return "is empty (0 bytes); replace or remove it"
-    if start.lstrip().lower().startswith((b"<!doctype", b"<html")):
-        return "is a web page, not an image, as a failed download leaves; download it again"
-    return advise_export([path], "not a readable image; replace or remove it")
+    content = describe_content(path)
+    return advise_export([path], f"is {content}, not a readable image; replace or remove it")
 
 
 # -- what a reader is ----------------------------------------------------------------------

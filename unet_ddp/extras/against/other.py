@@ -12,9 +12,10 @@ from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
 from unet_ddp.commands.evaluate import Job, score
 from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.names import file_key
 from unet_ddp.data.splits import group_names
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, join_some
+from unet_ddp.errors import UserError, join_some, shorten
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.tables import COUNTS
 from unet_ddp.extras.against.difference import Table, compare
@@ -93,11 +94,12 @@ def _read_counts(path: Path, job: Job, classes: list[str]) -> Table:
     names = [f"{count}_{name}" for name in classes for count in COUNTS]
     columns = [heading.index(name) for name in (*names, *_OBJECTS) if name in heading]
     table: Table = {}
-    try:
-        for _, row in rows[1:]:
-            table[row[0]] = [int(row[k]) for k in columns]
-    except (ValueError, IndexError) as error:
-        raise UserError(f"--against {path}: damaged ({error}); evaluate again") from None
+    for line, row in rows[1:]:
+        try:
+            table[file_key(row[0])] = [int(row[k]) for k in columns]
+        except (ValueError, IndexError):
+            shown = f"line {line} is {shorten(','.join(row))}, no counts of an image"
+            raise UserError(f"--against {path}: {shown}; evaluate again") from None
     wanted = {*job.pairs.names()}
     if table.keys() != wanted:
         raise UserError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ class Region(NamedTuple):
     label: str
     draw: Callable[[Size], Patch]
     is_crowd: bool = False  # several objects, not told apart
+    where: str = ""  # what it is in the file, for messages
 
 
 @dataclass
@@ -28,9 +29,11 @@ class AnnotatedImage:
     regions: list[Region] = field(default_factory=list)
     skipped: int = 0  # boxes, ellipses, lines and points
 
-    def add(self, label: str, draw: Any, *shape: Any, is_crowd: bool = False) -> None:
+    def add(
+        self, label: str, draw: Any, *shape: Any, is_crowd: bool = False, where: str = ""
+    ) -> None:
         """Add an object, which `draw` makes of its shape and the image's size."""
-        self.regions.append(Region(label, partial(draw, *shape), is_crowd))
+        self.regions.append(Region(label, partial(draw, *shape), is_crowd, where))
 
 
 class AnnotationSet(NamedTuple):
@@ -38,3 +41,4 @@ class AnnotationSet(NamedTuple):
 
     classes: Mapping[str, str]  # their names in the file, if it lists them, with #rrggbb or nothing
     read: Callable[[], Iterator[AnnotatedImage]]
+    notes: Sequence[str] = ()  # lines for the user

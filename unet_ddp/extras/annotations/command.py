@@ -23,7 +23,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
 from unet_ddp.data.pairs import CLASSES_MARK
 from unet_ddp.data.readers.read import Source
-from unet_ddp.errors import UserError, print_lines, shorten
+from unet_ddp.errors import UserError, count_of, join_some, print_lines, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage
 from unet_ddp.extras.annotations.masks import (
     NameFinder,
@@ -33,7 +33,7 @@ from unet_ddp.extras.annotations.masks import (
     open_folders,
 )
 from unet_ddp.extras.annotations.painters import CROWD, InstancePainter, Painter, PlanePainter
-from unet_ddp.extras.annotations.readers import open_annotations
+from unet_ddp.extras.annotations.readers import list_json, open_annotations
 from unet_ddp.files import (
     as_local_path,
     check_new_folder,
@@ -44,6 +44,7 @@ from unet_ddp.files import (
 from unet_ddp.prediction.outputs.mask import write_mask
 from unet_ddp.settings import flag
 
+_SHOWN = 9  # names of classes
 _BINARY = Labels((0, 255))
 
 
@@ -52,7 +53,7 @@ class ImportConfig:
     """Turn annotation files into masks to train on.
 
     Reads COCO and Label Studio (.json), Labelme (a folder), YOLO segmentation (data.yaml), CVAT for
-    images (.xml), and masks in one sub-folder for each class. An outline that crosses itself is
+    images (.xml), run lengths (.csv, of predict.py --rle or Kaggle), and masks in one sub-folder for each class. An outline that crosses itself is
     filled by the even-odd rule.
     """
 
@@ -70,6 +71,8 @@ class ImportConfig:
     """Which images without objects get an empty mask: those in the file, all in --images, or none."""
     palette: Annotated[str | None, flag("FILE")] = None
     """The palette.csv of another import, for the same classes."""
+    rle_order: Literal["rows", "columns"] | None = None
+    """Pixel order of a table of run lengths; default: rows for img,rle_mask, as predict.py --rle writes; columns for others."""
     skip_missing: bool = False
     """Leave out annotated images that are not in --images."""
 
@@ -101,10 +104,10 @@ class _Import:
         palette = as_local_path(config.palette, "--palette") if config.palette else None
         is_small = config.overlap == "small"
         with self._errors():
-            if self.file.is_dir() and not any(self.file.rglob("*.json")):
+            if self.file.is_dir() and not list_json(self.file):
                 self.annotations = open_folders(self.file, self.images)
             else:
-                self.annotations = open_annotations(self.file, self.images)
+                self.annotations = open_annotations(self.file, self.images, config.rle_order)
             self.labels = derive_labels(self.annotations, palette)
             if config.overlap == "keep":
                 self.painter: Painter = PlanePainter(self.labels)
@@ -122,16 +125,17 @@ class _Import:
             place += f"image {shorten(image)}: "
         try:
             yield
-        except (FileNotFoundError, PermissionError) as error:
-            raise UserError(f"{error.filename}: {error.strerror}; name a file to read") from None
         except UserError as error:
-            if str(error).startswith((str(self.file), "--palette")):
+            if str(error).startswith((str(self.file), "--palette", "FILE")):
                 raise
             raise UserError(f"{place}{error}") from None
-        except Exception as error:  # whatever a damaged file makes of the readers
-            if not isinstance(error, ValueError):
-                place += f"{type(error).__name__}: "
-            raise UserError(f"{place}{error}; correct the file, or export it again") from None
+        except OSError as error:
+            where = error.filename or self.file
+            raise UserError(f"{where}: {error.strerror or error}; name a file to read") from None
+        except Exception:  # whatever a damaged file makes of the readers
+            raise UserError(
+                f"{place}damaged, or not as other programs write it; correct it, or export it again"
+            ) from None
 
     def write(self, folder: Path) -> None:
         """Write masks, pairs.csv and palette.csv to a folder that will be renamed."""
@@ -207,6 +211,9 @@ class _Import:
         for count, text in notes:
             if count:
                 yield f"{count} {text}"
+        yield from self.annotations.notes
+        if empty := [*self.painter.empty_classes]:
+            yield f"{count_of(len(empty), 'class')} without any object: {join_some(empty, _SHOWN)}"
         flags = f"--list {output}/pairs.csv"
         if isinstance(self.painter, PlanePainter):
             for name, folder in zip(self.painter.bodies, self.painter.folders, strict=True):

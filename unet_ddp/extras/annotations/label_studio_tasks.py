@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from unet_ddp.data.readers.read import list_suffixes
+from unet_ddp.errors import UserError
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage
+from unet_ddp.extras.annotations.fields import Fields, to_points
 from unet_ddp.extras.annotations.regions import draw_brush, fill_shares
-
-Fields = Mapping[str, Any]
 
 _SHAPES = {"rle", "points"}  # keys of a brush and a polygon
 
 
-def read_label_studio(tasks: Sequence[Fields]) -> Iterator[AnnotatedImage]:
+def read_label_studio(tasks: Sequence[Any]) -> Iterator[AnnotatedImage]:
     """Yield the images of an export, of each the first annotation that was not cancelled."""
-    for task in tasks:
-        done = [each for each in task["annotations"] if not each.get("was_cancelled")]
-        if not done:
+    for number, content in enumerate(tasks, start=1):
+        task = Fields(content, f"task {number}")
+        made = task.rows("annotations", "annotation")
+        done = next((each for each in made if not each.values.get("was_cancelled")), None)
+        if done is None:
             continue
-        results = done[0]["result"]
-        image = AnnotatedImage(_find_name(task["data"], results), None)
-        regions: dict[Any, list[Fields]] = {}  # a shape and its label may lie apart
-        for number, result in enumerate(results):
-            regions.setdefault(result.get("id", number), []).append(result)
+        results = [*done.rows("result", "result")]
+        image = AnnotatedImage(_find_name(task.fields("data"), results), None)
+        regions: dict[str, list[Fields]] = {}  # a shape and its label may lie apart
+        for place, result in enumerate(results):
+            key = result.key("id") if result.has("id") else f"no. {place}"
+            regions.setdefault(key, []).append(result)
         for parts in regions.values():
             _add_region(image, parts)
         yield image
@@ -33,34 +37,62 @@ def read_label_studio(tasks: Sequence[Fields]) -> Iterator[AnnotatedImage]:
 
 def _find_name(data: Fields, results: Sequence[Fields]) -> str:
     """Return the text of a task that names its image: the results say it, or it ends like one."""
-    named = [data[each["to_name"]] for each in results if each.get("to_name") in data]
-    texts = [value for value in named or data.values() if isinstance(value, str)]
+    fields = [each.text("to_name") for each in results if each.has("to_name")]
+    named = [data.values[field] for field in fields if field in data.values]
+    texts = [value for value in named or data.values.values() if isinstance(value, str)]
     if not texts:
-        raise ValueError("a task of several images, or of none; give each image a task")
+        raise UserError(
+            f"{data.where}: a task of several images, or of none; give each image a task"
+        )
     suffixes = "|".join(map(re.escape, list_suffixes()))
     ending = re.compile(rf"({suffixes})(\?|$)", re.IGNORECASE)
     return next(filter(ending.search, texts), texts[0])
 
 
+def _value_of(part: Fields) -> Mapping[str, Any]:
+    return part.fields("value").values if part.has("value") else {}
+
+
 def _add_region(image: AnnotatedImage, parts: Sequence[Fields]) -> None:
     """Add the object that results of one region describe."""
-    if any(part.get("image_rotation") for part in parts):
-        raise ValueError(f"{image.name}: annotated on a turned image")
-    shape = next((part for part in parts if not _SHAPES.isdisjoint(part.get("value", ()))), None)
+    if any(part.values.get("image_rotation") for part in parts):
+        raise UserError(f"image {image.name}: annotated on a turned image; turn the file instead")
+    shape = next((part for part in parts if not _SHAPES.isdisjoint(_value_of(part))), None)
     if shape is None:
-        if any("original_width" in part for part in parts):  # a box or an ellipse
+        if any(part.has("original_width") for part in parts):  # a box or an ellipse
             image.skipped += 1
         return
     labels: list[str] = []
     for part in parts:
-        kind = part.get("type", "")
+        kind = part.text("type") if part.has("type") else ""
         if kind.endswith("labels"):
-            labels += part["value"][kind]
+            labels += _labels_of(part.fields("value"), kind)
     if not labels:
-        raise ValueError(f"image {image.name}: a shape without a label; give it one")
-    image.size = int(shape["original_height"]), int(shape["original_width"])
-    value = shape["value"]
-    if "rle" in value:
-        image.add(labels[0], draw_brush, bytes(value["rle"]))
+        raise UserError(f"image {image.name}: a shape without a label; give it one")
+    image.size = shape.size("original_height", "original_width") or image.size
+    value = shape.fields("value")
+    if value.has("rle"):
+        image.add(labels[0], draw_brush, _to_bytes(value), where=shape.where)
+        return
+    points = to_points(value.get("points"), f"{shape.where}: points")
+    if len(points) < 3:
+        image.skipped += 1
     else:
-        image.add(labels[0], fill_shares, value["points"], 100)
+        image.add(labels[0], fill_shares, points, 100, where=shape.where)
+
+
+def _labels_of(value: Fields, kind: str) -> list[str]:
+    labels = value.get(kind)
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise value.refuse(kind, "a list of labels")
+    return labels
+
+
+def _to_bytes(value: Fields) -> bytes:
+    numbers = value.get("rle")
+    try:
+        if isinstance(numbers, (list, array)):
+            return bytes(numbers)
+    except (TypeError, ValueError):
+        pass
+    raise value.refuse("rle", "a list of numbers from 0 to 255")

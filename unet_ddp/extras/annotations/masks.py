@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Size, unpack_colour
 from unet_ddp.data.matching import Report, detect_suffix, files_by_name
+from unet_ddp.data.names import file_key, is_hidden, without_compound
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
@@ -45,7 +45,7 @@ def open_folders(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
     classes = []
     masks: dict[str, list[tuple[str, Path]]] = {}  # of an image: class and file
     for folder in sorted(path.iterdir()):
-        if folder.name[0] == "." or not folder.is_dir():
+        if is_hidden(folder.name) or not folder.is_dir():
             continue
         if image.is_relative_to(folder.resolve()):
             continue  # that of the images
@@ -96,11 +96,11 @@ class NameFinder:
     def __init__(self, names: Iterable[str]) -> None:
         self._names: dict[str, list[str]] = {}
         for name in names:
-            key = unicodedata.normalize("NFC", name)
-            self._names.setdefault(key, []).append(name)
-            _, slash, last = key.rpartition("/")
-            if slash:  # a file may leave out all folders
-                self._names.setdefault(slash + last, []).append(name)
+            for key in {file_key(name), file_key(without_compound(name))}:
+                self._names.setdefault(key, []).append(name)
+                _, slash, last = key.rpartition("/")
+                if slash:  # a file may leave out all folders
+                    self._names.setdefault(slash + last, []).append(name)
 
     def find(self, text: str) -> str | None:
         """Return the name of the image, None if there is none; leading folders need not exist.
@@ -111,7 +111,7 @@ class NameFinder:
         _, is_local, path = text.rpartition("?d=")  # of Label Studio's local files
         if is_local:
             path = unquote(path)
-        path = unicodedata.normalize("NFC", path).replace("\\", "/")
+        path = file_key(path).replace("\\", "/")
         parts = [part for part in path.split("/") if part not in (".", "..")]
         *folders, last = parts or [""]
         stem = last.rpartition(".")[0]

@@ -13,6 +13,7 @@ from unet_ddp.data.readers.bands import MOST_PLANES
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, Region
 from unet_ddp.extras.annotations.masks import clean_label
+from unet_ddp.extras.annotations.regions import Patch
 from unet_ddp.extras.objects.borders import CLASS_STEP
 from unet_ddp.extras.outputs.probabilities import name_parts
 from unet_ddp.plugins import find
@@ -32,6 +33,8 @@ class Painter:
         self.labels = labels
         self.small_over_large = small_over_large
         self.counts: Counter[str] = Counter()
+        self.empty_classes = dict.fromkeys(self.bodies)
+        """Names of the classes that no object had so far."""
 
     def put(self, view: Mask, pixels: Flags, region: Region, number: int) -> None:
         """Draw the pixels (H, W) of an image's object in a view (H, W) of the mask."""
@@ -55,10 +58,11 @@ class Painter:
             raise UserError(f"annotated as {found}; annotate this file, upright as EXIF says")
         regions = image.regions
         if self.small_over_large:
-            regions = sorted(regions, key=lambda region: -int(region.draw(size).pixels.sum()))
+            regions = sorted(regions, key=lambda region: -int(_draw(region, size).pixels.sum()))
         mask: Mask = np.zeros(size, self.dtype)
         for number, region in enumerate(regions, start=1):
-            pixels, top, left, is_clipped = region.draw(size)
+            pixels, top, left, is_clipped = _draw(region, size)
+            self.empty_classes.pop(clean_label(region.label), None)
             height, width = pixels.shape
             view = mask[top : top + height, left : left + width]
             self.put(view, pixels, region, number)
@@ -66,6 +70,16 @@ class Painter:
                 self.counts["clipped"] += 1
         self.counts.update(objects=len(regions), skipped=image.skipped)
         return mask
+
+
+def _draw(region: Region, size: Size) -> Patch:
+    """Return an object's pixels; an error says which object."""
+    try:
+        return region.draw(size)
+    except UserError as error:
+        if not region.where:
+            raise
+        raise UserError(f"{region.where}: {error}") from None
 
 
 class InstancePainter(Painter):

@@ -6,32 +6,53 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from unet_ddp.data.names import is_hidden
 from unet_ddp.errors import UserError
 from unet_ddp.extras.annotations.annotated_image import AnnotationSet
 from unet_ddp.extras.annotations.cvat_images import list_labels, read_cvat
 from unet_ddp.extras.annotations.json_files import load_json, open_coco, read_labelme
 from unet_ddp.extras.annotations.label_studio_tasks import read_label_studio
+from unet_ddp.extras.annotations.run_length_tables import open_run_lengths
 from unet_ddp.extras.annotations.yolo_labels import open_yolo
 from unet_ddp.files import refuse_special
+from unet_ddp.files.contents import describe_content
 
 
-def open_annotations(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
-    """Return the annotations of `images`, by name without suffix, in a file or a folder."""
+def list_json(folder: Path) -> list[Path]:
+    """Return the JSON files below a folder, but hidden ones."""
+    files = sorted(folder.rglob("*.json"))
+    return [file for file in files if not any(map(is_hidden, file.relative_to(folder).parts))]
+
+
+def open_annotations(
+    path: Path, images: Mapping[str, Path], rle_order: str | None = None
+) -> AnnotationSet:
+    """Return the annotations of `images`, by name without suffix, in a file or a folder.
+
+    `rle_order` is that of the pixels in a table of run lengths, None for the usual one of its columns.
+    """
     refuse_special(path)
     suffix = path.suffix.lower()
     if suffix in (".yaml", ".yml"):
         return open_yolo(path, images)
-    if suffix == ".xml":
+    kind = "" if path.is_dir() else describe_content(path)
+    if suffix in (".csv", ".tsv") or (kind == "a CSV file" and suffix != ".json"):
+        return open_run_lengths(path, rle_order)
+    if suffix == ".xml" or kind == "an XML file":
         return AnnotationSet(list_labels(path), partial(read_cvat, path))
     if path.is_dir():
-        return AnnotationSet({}, partial(read_labelme, sorted(path.rglob("*.json"))))
+        return AnnotationSet({}, partial(read_labelme, list_json(path)))
     content = load_json(path)
     if isinstance(content, list):
-        if all({"annotations", "data"} <= {*task} for task in content):
+        if all(isinstance(task, dict) and {"annotations", "data"} <= {*task} for task in content):
             return AnnotationSet({}, partial(read_label_studio, content))
     elif isinstance(content, dict):
         if {"images", "annotations", "categories"} <= content.keys():
             return open_coco(content)
         if "shapes" in content:
             return AnnotationSet({}, partial(read_labelme, [path]))
+        if {"images", "annotations"} <= content.keys():
+            raise UserError(
+                f"{path}: COCO without categories, which name the classes; export the file with them"
+            )
     raise UserError(f"{path}: not COCO, Labelme or Label Studio's full JSON; export one of them")

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from unet_ddp.data.masks import Flags, Size
-from unet_ddp.errors import shorten
+from unet_ddp.errors import UserError
+from unet_ddp.extras.annotations.fields import Fields, show, to_numbers, to_points
 
+_MOST = 2**53  # run length
 _FARTHEST = 1e6  # pixels from the image's corner
 MOST_CROSSINGS = 1 << 23
 """Of an outline and the rows: 400 MB."""
@@ -33,10 +35,10 @@ class Patch(NamedTuple):
 
 def fill(parts: Sequence[ArrayLike], size: Size) -> Patch:
     """Return the union of an object's parts, outlines of (x, y) or of x, y, x, y and so on."""
-    outlines = [np.asarray(part, np.float64).reshape(-1, 2) for part in parts]
+    outlines = [to_points(part, "an outline") for part in parts]
     points = np.concatenate(outlines)
     if not (np.abs(points) < _FARTHEST).all():  # nan is not
-        raise ValueError("an outline's coordinate is no place in an image")
+        raise UserError("an outline's coordinate is no place in an image")
     first, last = points.min(axis=0), points.max(axis=0)
     ends = np.array(size[::-1])
     left, top = np.floor(first).clip(0, ends).astype(int).tolist()
@@ -49,9 +51,9 @@ def fill(parts: Sequence[ArrayLike], size: Size) -> Patch:
     return Patch(pixels, top, left, is_clipped)
 
 
-def fill_shares(points: Sequence[float], whole: float, size: Size) -> Patch:
+def fill_shares(points: ArrayLike, whole: float, size: Size) -> Patch:
     """Return the object of an outline x, y, x, y and so on; `whole` is a side of the image."""
-    pixels = np.reshape(points, (-1, 2)) * size[::-1] / whole
+    pixels = to_points(points, "points") * size[::-1] / whole
     return fill([pixels], size)
 
 
@@ -65,7 +67,7 @@ def _find_inside(points: NDArray[np.float64], size: tuple[int, ...]) -> Flags:
     first = _find_pixels(y, height)
     rows = _find_pixels(end_y, height) - first  # that the edge crosses
     if rows.sum() > MOST_CROSSINGS:
-        raise ValueError(f"an outline of {len(points)} corners is too long")
+        raise UserError(f"an outline of {len(points)} corners is too long")
     edge = np.repeat(np.arange(len(points)), rows)
     before = np.cumsum(rows) - rows
     row = np.arange(edge.size) + np.repeat(first - before, rows)
@@ -92,35 +94,50 @@ def paste(pixels: Flags, left: int, top: int, size: Size) -> Patch:
     return Patch(inside, max(0, top), max(0, left), inside.shape != pixels.shape)
 
 
-def decode_runs(counts: ArrayLike, size: Size) -> Flags:
+def decode_runs(counts: Any, size: Size) -> Flags:
     """Return the mask (H, W) of run lengths along the rows, the first one of zeros."""
     height, width = size
     total = height * width
-    lengths = np.asarray(counts, np.int64)
-    if lengths.min() < 0 or lengths.max() > total or lengths.sum() != total:
-        raise ValueError(f"run lengths that are not those of {width}x{height} pixels")
+    numbers = to_numbers(counts, "run lengths")
+    if not (np.abs(numbers) < _MOST).all() or (numbers != np.round(numbers)).any():
+        raise UserError("run lengths that are no whole numbers")
+    lengths = numbers.astype(np.int64)
+    if not lengths.size or lengths.min() < 0 or lengths.max() > total or lengths.sum() != total:
+        raise UserError(f"run lengths that are not those of an image of {total} pixels")
     is_inside = np.arange(lengths.size) % 2 == 1
     return np.repeat(is_inside, lengths).reshape(size)
 
 
 def draw_runs(runs: Mapping[str, Any], size: Size) -> Patch:
     """Return the object of COCO's run lengths, along the columns."""
-    if tuple(runs["size"]) != size:
-        raise ValueError(f"run lengths of an image of {shorten(runs['size'])}, not {[*size]}")
-    counts = runs["counts"]
-    columns = unpack_counts(counts) if isinstance(counts, str) else counts
-    return Patch(decode_runs(columns, size[::-1]).T)
+    fields = Fields(runs, "run lengths")
+    if fields.has("size"):
+        found = to_numbers(fields.get("size"), "the size of run lengths")
+        if found.tolist() != [*size]:
+            raise UserError(f"run lengths of an image of {_show_size(found)}, not {[*size]}")
+    counts = fields.get("counts")
+    if isinstance(counts, str):
+        return Patch(decode_runs(unpack_counts(counts), size[::-1]).T)
+    return Patch(decode_runs(counts, size[::-1]).T)
+
+
+def _show_size(found: NDArray[np.float64]) -> str:
+    if found.size > 8:
+        return f"{found.size} sides"
+    return f"[{', '.join(f'{side:g}' for side in found)}]"
 
 
 def unpack_counts(text: str) -> list[int]:
     """Return the run lengths in COCO's compressed text; see rleFrString in its maskApi.c."""
     counts: list[int] = []
     value = shift = 0
+    if not text.isascii():
+        raise UserError(f"counts is {show(text)}; expected COCO's compressed text")
     for code in text.encode("ascii"):
         value |= (code - 48 & 31) << shift
         shift += 5
         if shift > 60:
-            raise ValueError("a run length of more than 60 bits")
+            raise UserError("a run length of more than 60 bits")
         if not code - 48 & 32:  # the last five bits of this number
             value -= (code - 48 & 16) << shift - 4
             if len(counts) > 2:
@@ -139,14 +156,14 @@ def draw_brush(data: bytes, size: Size) -> Patch:
         nonlocal position
         start, position = position, position + bits
         if position > len(text):
-            raise ValueError("a brush's run lengths end too early")
+            raise UserError("a brush's run lengths end too early")
         return int(text[start:position], 2)
 
     count, bits = read(32), read(5) + 1
     sizes = [read(4) + 1 for _ in range(4)]
     height, width = size
     if count != 4 * height * width or bits > 8:
-        raise ValueError(f"a brush of {count} values for {width}x{height} pixels")
+        raise UserError(f"a brush of {count} values for {width}x{height} pixels")
     values = np.empty(count, np.uint8)
     at = 0
     while at < count:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from unet_ddp.cli.recipes import read_settings
-from unet_ddp.data.readers.base import as_user_error
-from unet_ddp.errors import UserError
+from unet_ddp.data.names import find_spelling
+from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
+from unet_ddp.extras.annotations.fields import show, to_points
 from unet_ddp.extras.annotations.regions import fill_shares
+from unet_ddp.files.contents import read_text
+
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 def open_yolo(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
@@ -21,7 +26,13 @@ def open_yolo(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
         names = dict(enumerate(names))
     if not isinstance(names, dict):
         raise UserError(f"{path}: has no names of classes; use the data.yaml of the data set")
-    classes = {int(number): str(name) for number, name in names.items()}
+    classes: dict[int, str] = {}
+    for number, name in names.items():
+        if not re.fullmatch(r"\d{1,9}", str(number)) or isinstance(name, (list, dict, type(None))):
+            shown = show(name) if isinstance(name, (list, dict, type(None))) else shorten(str(name))
+            found = f"{shorten(str(number))}: {shown}"
+            raise UserError(f"{path}: names: {found}; expected the number of a class and its name")
+        classes[int(number)] = str(name)
     files: dict[str, Path] = {}  # by the image's name with its suffix
     for name, image in images.items():
         labels = _find_labels(path, name, image)
@@ -38,22 +49,37 @@ def _find_labels(path: Path, name: str, image: Path) -> Path | None:
     before, separator, after = f"/{beside}".rpartition("/images/")
     if separator:
         beside = Path(f"{before}/labels/{after}"[1:])
-    for file in (beside, path.parent / "labels" / f"{name}.txt"):
-        if file.exists():
-            return file
+    for folder, file in ((Path(), str(beside)), (path.parent / "labels", f"{name}.txt")):
+        found = folder / find_spelling(folder, file)  # accents may be in another form of Unicode
+        if found.exists():
+            return found
     return None
 
 
 def _read_yolo(files: Mapping[str, Path], classes: Mapping[int, str]) -> Iterator[AnnotatedImage]:
     for name, path in files.items():
         image = AnnotatedImage(name, None)
-        with as_user_error(path):
-            rows = [[*map(float, line.split())] for line in path.read_text().splitlines()]
-        for number, *points in filter(None, rows):
-            if len(points) == 4:
-                image.skipped += 1
-                continue
-            if number not in classes:
-                raise UserError(f"{path}: class {number:g} is not in the names of data.yaml")
-            image.add(classes[int(number)], fill_shares, points, 1)
+        text = read_text(path, "YOLO's labels", advice="export the labels again")
+        for line, words in enumerate(map(str.split, text.splitlines()), start=1):
+            if words:
+                _add_row(image, classes, words, f"{path}, line {line}")
         yield image
+
+
+def _add_row(
+    image: AnnotatedImage, classes: Mapping[int, str], words: Sequence[str], where: str
+) -> None:
+    """Add the object of a line: the number of its class, and x y x y and so on in parts of the sides."""
+    odd = next((word for word in words if not _NUMBER.fullmatch(word)), None)
+    if odd is not None:
+        raise UserError(f"{where}: {shorten(odd)} is no number; export the labels again")
+    number, *points = map(float, words)
+    if number not in classes:
+        raise UserError(f"{where}: class {number:g} is not in the names of data.yaml")
+    if len(points) == 4:  # a box
+        image.skipped += 1
+    elif len(points) < 6:
+        raise UserError(f"{where}: {len(points)} numbers; expected three points or more, or a box")
+    else:
+        outline = to_points(points, where)
+        image.add(classes[int(number)], fill_shares, outline, 1, where=where)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from unet_ddp.data.names import file_key, is_hidden
 from unet_ddp.data.pairs import Pair, Pairs, Stamp
 from unet_ddp.data.readers.read import can_read
 from unet_ddp.errors import UserError, hides_bars
@@ -40,10 +41,10 @@ class CloudPairs(Pairs):
         )
         for key, size, changed in objects:
             stem, dot, suffix = key.rpartition(".")
-            is_hidden = any(part.startswith(".") for part in key.split("/"))
-            if stem and not is_hidden and can_read((dot + suffix).lower()):
+            hidden = any(map(is_hidden, key.split("/")))
+            if stem and not hidden and can_read((dot + suffix).lower()):
                 address = f"{folder}/{key}"
-                files[stem].append(address)
+                files[file_key(stem)].append(address)
                 stamps[address] = size, changed
         return files
 

@@ -29,6 +29,7 @@ from unet_ddp.extras.cloud.objects import (
     read_chunks,
     read_version,
 )
+from unet_ddp.files.contents import parse_json
 
 COPIED = ("learning_rate.csv", "best.pt", "metrics.csv")
 """Files that a run needs on another machine, besides its last.pt."""
@@ -84,8 +85,9 @@ class StoredRun:
         if found is None:
             return None
         try:
-            return from_plain(Pointer, json.loads(found[0])), found[1]
-        except (ValueError, RecursionError) as error:  # UserError and what json raises
+            text = found[0].decode("utf-8-sig", "replace")
+            return from_plain(Pointer, parse_json(text, "a run's pointer")), found[1]
+        except UserError as error:
             raise UserError(
                 f"{self._place}: corrupt ({error}); delete the run there, or choose another folder "
                 "with --exp-name NAME"

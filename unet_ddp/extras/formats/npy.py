@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import UnidentifiedImageError
 
 from unet_ddp.data.readers.bands import BandsFile, as_bands
 from unet_ddp.data.readers.base import Header, storage_dtype
 from unet_ddp.errors import UserError
+from unet_ddp.files.contents import describe_content
 
 
 class NpyFile(BandsFile):
@@ -21,6 +23,10 @@ class NpyFile(BandsFile):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
+        if (
+            describe_content(path) != "a NumPy array"
+        ):  # np.load would take ZIP and pickle files, too
+            raise UnidentifiedImageError
         try:
             stored: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         except ValueError as error:

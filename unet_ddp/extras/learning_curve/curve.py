@@ -35,6 +35,7 @@ from unet_ddp.extras.tune.trainings import (
     was_stopped,
 )
 from unet_ddp.files import write_errors, write_text
+from unet_ddp.files.contents import read_json
 from unet_ddp.plugins import is_own
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.writers import describe_time
@@ -112,12 +113,14 @@ class Curve:
                 raise UserError(f"{other}: of no learning curve; use another --exp-name")
             self._save()
         try:
-            saved = json.loads(self._file.read_text(encoding="utf-8"))
+            saved = read_json(self._file, "a learning curve")
             before, names = dict(saved["about"]), saved["split"]
             for name, point in saved["points"].items():
                 self.points[name] = from_plain(Point, point)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{self._file}: corrupt ({error}); use another --exp-name") from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(
+                f"{self._file}: corrupt, or of no learning curve; use another --exp-name"
+            ) from None
         check_settings(self.folder, before, self._about, "curve")
         if names != self.data.split.fingerprint:
             raise UserError(f"{self.folder}: its images were others; use another --exp-name")

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from unet_ddp.errors import UserError, check_installed, install_command
+from unet_ddp.files.contents import explain_missing
 
 RUNTIMES = ("onnxruntime", "openvino")
 
@@ -54,9 +55,10 @@ def open_session(path: Path, device: torch.device) -> Any:
     try:
         return onnxruntime.InferenceSession(os.fspath(path), options, providers=providers)
     except Exception as error:  # onnxruntime raises classes of its own, some of them private
-        raise UserError(
-            f"{path}: no ONNX file, or a corrupt one ({shorten_error(error)})"
-        ) from None
+        reason = explain_missing(path, "an ONNX file")
+        if not reason:
+            reason = f"no ONNX file, or a corrupt one ({shorten_error(error)})"
+        raise UserError(f"{path}: {reason}") from None
 
 
 def open_run(session: Any, path: Path, runtime: str) -> Run:

@@ -13,6 +13,7 @@ from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.masks import unpack_colour
 from unet_ddp.data.matching import Report
+from unet_ddp.data.names import is_hidden
 from unet_ddp.data.readers.bands import IGNORED_CODE
 from unet_ddp.errors import join_some
 from unet_ddp.extras.overlap.folders import (
@@ -158,5 +159,7 @@ def _find_empty(root: Path) -> list[str]:
     known = class_folders(root)
     found = sorted(path for path in root.iterdir() if path.is_dir() and path.name not in known)
     return [
-        f"{path}: contains no masks, so it is no class" for path in found if path.name[0] != "."
+        f"{path}: contains no masks, so it is no class"
+        for path in found
+        if not is_hidden(path.name)
     ]

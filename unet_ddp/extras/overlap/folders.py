@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from unet_ddp.data.matching import detect_suffix, files_by_name
+from unet_ddp.data.names import find_spelling
 from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, find_stamp
 from unet_ddp.data.readers.bands import IGNORED_CODE, MOST_PLANES, join_planes
 from unet_ddp.data.readers.base import Codes
@@ -121,7 +122,7 @@ def merge_class_masks(
     return found
 
 
-def _match(images: Iterable[str], masks: Iterable[str], suffix: str | None) -> bool:
+def _match(images: Collection[str], masks: Iterable[str], suffix: str | None) -> bool:
     """Return whether any image has a mask."""
     if suffix is None:
         suffix = detect_suffix(images, masks, may_be_empty=True)
@@ -165,8 +166,9 @@ def class_files(path: Path) -> dict[str, Path | None]:
     root, rest = marked
     found: dict[str, Path | None] = {}
     for folder, suffixes in _suffixes(root).items():
-        files = (str(root / folder / rest.with_suffix("")) + suffix for suffix in suffixes)
-        found[folder] = next(filter(Path.is_file, map(Path, files)), None)
+        names = (str(rest.with_suffix("")) + suffix for suffix in suffixes)
+        files = (root / folder / find_spelling(root / folder, name) for name in names)
+        found[folder] = next(filter(Path.is_file, files), None)
     return found
 
 

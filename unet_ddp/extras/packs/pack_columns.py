@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud.pointer import hash_file
+from unet_ddp.files.contents import explain_missing
 
 _VERSION = 2
 _START = 65  # bytes of the digest's line
@@ -101,7 +102,8 @@ def read_columns(path: Path, digest: str | None = None) -> Columns:
         with path.open("rb") as lines:
             lines.seek(_START)
             if digest is None and found != hash_file(lines):
-                raise UserError(f"{path}: corrupt or truncated; copy it again")
+                reason = explain_missing(path, "an index") or "corrupt or truncated; copy it again"
+                raise UserError(f"{path}: {reason}")
             lines.seek(_START)
             about = json.loads(lines.readline())
             offset = lines.tell()

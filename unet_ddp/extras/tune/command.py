@@ -31,6 +31,7 @@ from unet_ddp.extras.tune.trainings import (
     was_stopped,
 )
 from unet_ddp.files import as_local_path, write_errors, write_text
+from unet_ddp.files.contents import read_json
 from unet_ddp.runs.lock import lock_folder
 from unet_ddp.runs.writers import describe_time, read_rows, to_float
 from unet_ddp.settings import Kind, as_flag, flag, names_of
@@ -161,13 +162,16 @@ class Search:
     def _read(self) -> None:
         """Read the trials of an earlier start, which must be of the same search."""
         try:
-            saved = json.loads(self._file.read_text(encoding="utf-8"))
+            saved = read_json(self._file, "a search")
             before, self.trials = dict(saved["about"]), list(saved["trials"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{self._file}: corrupt ({error}); use another --exp-name") from None
+            drawn = [dict(trial["drawn"]) for trial in self.trials]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(
+                f"{self._file}: corrupt, or of no search; use another --exp-name"
+            ) from None
         check_settings(self.folder, before, self._about, "search")
-        for trial in self.trials:
-            for name, value in trial["drawn"].items():
+        for values in drawn:
+            for name, value in values.items():
                 choices = getattr(self.space.get(name), "choices", ())
                 is_number = not choices and type(value) in (int, float)  # text may have other flags
                 if name not in self.space or not (is_number or value in choices):

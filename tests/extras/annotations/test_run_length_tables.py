@@ -1,0 +1,106 @@
+"""Tables of run lengths: what predict.py writes, and what challenges have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from unet_ddp.__main__ import main
+from unet_ddp.data.csv_cells import format_row
+from unet_ddp.data.readers.read import read_mask
+from unet_ddp.extras.outputs.rle import RunLengths, encode_rle
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with images of 8x6 pixels: a.png and sub/b.png."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "sub/b"):
+        path = Path("imgs", f"{name}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 6)).save(path)
+    return tmp_path
+
+
+def run(text: str, *flags: str, name: str = "train.csv") -> int:
+    Path(name).write_text(text)
+    return main(["import", name, "--images", "imgs", "-o", "out", *flags])
+
+
+@pytest.mark.parametrize("order", ["rows", "columns"])
+def test_the_masks_of_a_prediction_come_back(
+    here: Path, rng: np.random.Generator, order: str
+) -> None:
+    """Of any shape, and of no object; the order by rows is known from the header."""
+    masks = {"a": rng.integers(0, 2, (6, 8)), "sub/b": np.zeros((6, 8), int)}
+    rows = [(f"{Path(name).name}.png", encode_rle(mask, order)) for name, mask in masks.items()]
+    text = "\n".join([RunLengths.header, *map(format_row, rows)])
+    flags = ["--rle-order", order] if order == "columns" else []
+    assert run(text, *flags) == 0
+    for name, mask in masks.items():
+        np.testing.assert_array_equal(read_mask(Path(f"out/{name}.png")), mask)
+
+
+@pytest.mark.parametrize(
+    "heading", ["ImageId,EncodedPixels", "id,rle_mask", " Image Id ;encoding", "id\trle"]
+)
+@pytest.mark.parametrize("suffix", ["", ".png", ".jpg"])
+def test_tables_of_challenges_count_along_the_columns(
+    here: Path, heading: str, suffix: str
+) -> None:  # fmt: skip
+    """A row for each object; an image without any has an empty cell, or -1."""
+    mark = next(each for each in ";\t," if each in heading)
+    rows = [("a", "1 6 8 2"), ("a", "13 1"), ("b", "-1")]
+    lines = [mark.join((f"{name}{suffix}", runs)) for name, runs in rows]
+    assert run("\n".join([heading, *lines]), "--instances") == 0
+    mask = read_mask(Path("out/a.png"))
+    assert mask.T.ravel()[:14].tolist() == [1] * 6 + [0, 1, 1, 0, 0, 0, 2, 0]
+    assert not read_mask(Path("out/sub/b.png")).any()
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "ImageId,ClassId,EncodedPixels\na.png,10,1 6\na.png,2,7 6\n",
+        "ImageId_ClassId,EncodedPixels\na.png_10,1 6\na.png_2,7 6\nb.png_2,\n",
+    ],
+)
+def test_classes_are_in_the_order_of_their_numbers(
+    here: Path, rows: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(rows) == 0
+    said = capsys.readouterr().out
+    assert "classes background, 2, 10\n" in said and "along the columns" in said
+    assert read_mask(Path("out/a.png"))[0].tolist() == [2, 1] + [0] * 6
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("image,mask\na.png,b.png\n", "its columns are 'image,mask'; a table of run lengths has"),
+        ("img,rle_mask\na.png,1 2 3\n", "image 'a.png': line 2: 3 numbers; expected start and length"),
+        ("img,rle_mask\na.png,x 2\n", "line 2: 'x' among the run lengths; expected whole numbers"),
+        ("img,rle_mask\na.png,40 10\n", "run lengths from pixel 40 to 49; the image has 8x6 pixels, 1 to 48"),
+        ("img,rle_mask\na.png,0 2\n", "run lengths from pixel 0 to 1"),
+        ("img,rle_mask\n,1 2\n", "line 2 names no image"),
+        ("img,rle_mask\nc.png,1 2\n", "image 'c.png' is not in imgs"),
+        ("", "its columns are ''"),
+    ],
+)  # fmt: skip
+def test_a_bad_table_is_one_line(
+    here: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(text) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1 and not Path("out").exists()
+
+
+def test_an_object_of_many_runs_is_read(here: Path) -> None:
+    """Longer than the cells of other tables may be."""
+    Image.new("RGB", (800, 200)).save("imgs/a.png")
+    mask = np.indices((200, 800)).sum(axis=0) % 2
+    assert run(f"img,rle_mask\na.png,{encode_rle(mask, 'rows')}\n") == 0
+    np.testing.assert_array_equal(read_mask(Path("out/a.png")), mask)
