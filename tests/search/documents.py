@@ -210,14 +210,19 @@ def list_places(value: Any, place: Place = ()) -> Iterator[Place]:
         yield from list_places(each, (*place, key))
 
 
+def get(plain: Any, place: Place) -> Any:
+    """Return the value at a place."""
+    for key in place:
+        plain = plain[key]
+    return plain
+
+
 def put(plain: Any, place: Place, value: Any) -> Any:
     """Return a copy with another value at a place, or without any."""
     if not place:
         return value
     changed = copy.deepcopy(plain)
-    holder = changed
-    for key in place[:-1]:
-        holder = holder[key]
+    holder = get(changed, place[:-1])
     if value is MISSING:
         del holder[place[-1]]
     else:
@@ -236,7 +241,9 @@ def list_changes(document: Document, others: dict[str, bytes]) -> Iterator[tuple
         yield f"cut at {end}", document.text[:end].encode()
     if document.plain is not None:
         for place in list_places(document.plain):
-            for value in (*ODD_VALUES, MISSING)[: None if place else -1]:
+            own = get(document.plain, place)
+            values = [*ODD_VALUES, str(own)] if type(own) in (int, float) else ODD_VALUES
+            for value in [*values, MISSING][: None if place else -1]:
                 shown = "missing" if value is MISSING else repr(value)
                 text = document.write(put(document.plain, place, value))
                 yield f"{'.'.join(map(str, place))} = {shown}", text.encode()
