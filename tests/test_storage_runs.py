@@ -204,7 +204,7 @@ def test_predictions_in_storage_are_those_on_disk(place: Place, web: str) -> Non
     predict(f"{web}/imgs/ax.png", "-m", "m.pt", "-o", "web.png")
     assert (place.folder / "web.png").read_bytes() == found["ax_mask.png"]
     status, _, err = call_main("predict", [*inputs, *outputs], str(place.folder))
-    assert status == 2 and f"{SET}/out/ax_mask.png: already exists; use --overwrite" in err
+    assert status == 2 and f"{SET}/out/ax_mask.png: already exists; use --skip-existing" in err
 
 
 @thorough

@@ -138,7 +138,7 @@ def test_changed_copies_of_a_photo_are_copies(
 def test_some_of_many_are_looked_at_and_what_can_t_be_read_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
-    monkeypatch.setattr(near_duplicates, "_LOOKED_AT", 3)
+    monkeypatch.setattr(near_duplicates, "MOST_LOOKED_AT", 3)
     image = draw_square(rng)
     split = split_of(tmp_path, [image], [image, draw_square(rng)] * 4)
     found = [(pair, split.training[0]) for pair in split.validation]

@@ -137,7 +137,10 @@ def test_existing_masks_stay_without_overwrite(
     Path("a_mask.png").write_bytes(b"by hand")
     assert run("a.png") == 2
     assert Path("a_mask.png").read_bytes() == b"by hand"
-    error = "error: a_mask.png: already exists; use --overwrite, or another --output\n"
+    error = (
+        "error: a_mask.png: already exists; use --skip-existing to keep it and write what is missing, "
+        "--overwrite, or another --output\n"
+    )
     assert capsys.readouterr().err == error
     assert run("a.png", "--overwrite") == 0
     assert Path("a_mask.png").read_bytes() != b"by hand"

@@ -31,7 +31,7 @@ Photographs that were scaled and compressed again are above it. Among 20,000 sim
 have a thumbnail like another's by chance, but not this.
 """
 _SIDE = 64
-_LOOKED_AT = 64  # of the copies
+MOST_LOOKED_AT = 64  # of the copies
 _MOST_COMPARED = 2 * 10**9  # correlations, of some seconds: 10 % of 150,000 images with the others
 
 
@@ -54,7 +54,7 @@ class Copies(NamedTuple):
 
 def confirm(found: list[tuple[Pair, Pair]], split: Split) -> Copies:
     """Return what a closer look leaves of pairs with thumbnails alike; of many, some are looked at."""
-    step = -(-len(found) // _LOOKED_AT) or 1
+    step = -(-len(found) // MOST_LOOKED_AT) or 1
     looked_at = found[::step]
     examples = [each for each in looked_at if _are_copies(*each, split)]
     return Copies(examples, round(len(examples) * len(found) / (len(looked_at) or 1)), step == 1)

@@ -177,16 +177,13 @@ def read_image_metadata(
     """Decode an image and return its metadata but its place; arguments as for `scan`."""
     header, stamp = _read_header(source)
     if header.dtype == "uint8":
-        return ImageMetadata(header, stamp, _pack(source.thumbnail(THUMBNAIL)))
+        return ImageMetadata(header, stamp, _pack(read_picture(source, nodata)))
     if nodata is None:
         nodata = header.nodata
     if not header.has_alpha or channels != header.channels + 1:
         channels = header.channels
     pixels, nodata_mask = source.image(ImageFormat(channels, header.dtype, nodata))  # (H, W, C)
-    grey = pixels.mean(axis=2, dtype=np.float32, keepdims=True)
-    if nodata_mask is not None and not nodata_mask.all():  # edges alike make no images alike
-        grey[nodata_mask] = grey[~nodata_mask].mean(dtype=np.float64)
-    thumbnail = _pack(resize_area(grey, (THUMBNAIL, THUMBNAIL)))
+    thumbnail = _pack(_picture_of(pixels, nodata_mask))
     counted = pixels.reshape(-1, channels)  # (pixels, C)
     if nodata_mask is not None:
         counted = counted[~nodata_mask.ravel()]
@@ -208,6 +205,25 @@ def read_image_metadata(
         tuple(sums.tolist()),
         tuple(squares.tolist()),
     )
+
+
+def read_picture(source: Source, nodata: float | None = None) -> NDArray[np.float32]:
+    """Return an image in grey, (THUMBNAIL, THUMBNAIL), its pixels without data as bright as the others on average.
+
+    Edges of such pixels that are alike make no images alike. `nodata` is their value; default: the file's.
+    """
+    header = source.header
+    nodata = header.nodata if nodata is None else nodata
+    if nodata is None:
+        return source.thumbnail(THUMBNAIL)
+    return _picture_of(*source.image(ImageFormat(header.channels, header.dtype, nodata)))
+
+
+def _picture_of(pixels: Pixels, nodata_mask: NDArray[np.bool_] | None) -> NDArray[np.float32]:
+    grey = pixels.mean(axis=2, dtype=np.float32, keepdims=True)
+    if nodata_mask is not None and not nodata_mask.all():
+        grey[nodata_mask] = grey[~nodata_mask].mean(dtype=np.float64)
+    return resize_area(grey, (THUMBNAIL, THUMBNAIL))[..., 0]
 
 
 def read_mask_metadata(source: Source) -> MaskMetadata:

@@ -181,8 +181,13 @@ class Labels(ClassValues):
         # Its values are those of classes; a threshold is for the masks of training.
         return replace(self, ignore=self.nodata, threshold=None).to_ids(codes, path)
 
-    def decode(self, bands: Iterable[Band], size: Size) -> tuple[Mask, Shares | None]:
-        """Return the mask (H, W) of a prediction in bands, and each pixel's probability of an object or None."""
+    def decode(
+        self, bands: Iterable[Band], size: Size, *, enlarged: float = 1.0
+    ) -> tuple[Mask, Shares | None]:
+        """Return the mask (H, W) of a prediction in bands, and each pixel's probability of an object or None.
+
+        The scores were `enlarged` from the network's scale to `size` by this factor of a side.
+        """
         ids = allocate(size, np.uint8)
         for band in bands:
             ids[band.rows] = band.ids

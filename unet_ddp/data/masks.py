@@ -36,6 +36,11 @@ _Byte = Annotated[int, Limit(0, 255)]
 Colour = tuple[_Byte, _Byte, _Byte]
 
 
+def enlargement(small: Sequence[int], large: Sequence[int]) -> float:
+    """Return by how much sides grow from a size (height, width) to another: the mean of both."""
+    return math.sqrt(large[0] * large[1] / (small[0] * small[1]))
+
+
 class Band(Protocol):
     """Some rows of a prediction, at the image's size."""
 

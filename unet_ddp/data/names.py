@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 _COMPOUND = (".ome",)  # x.ome.tif is the OME-TIFF of x
@@ -101,3 +101,16 @@ def copies_of(names: Iterable[str]) -> dict[str, str]:
         if copied and copied[1] in known:
             found[name] = copied[1]
     return found
+
+
+def tell_apart(images: Sequence[Path]) -> list[str]:
+    """Return the images' names, or their paths below the folder of all where two have one name."""
+    names = [image.name for image in images]
+    if len({*names}) == len(names):
+        return names
+    parts = [str(image).replace("\\", "/").split("/") for image in images]
+    shortest, longest = min(parts), max(parts)  # in order: what these share, all do
+    common = 0
+    while common < len(shortest) - 1 and shortest[common] == longest[common]:
+        common += 1
+    return ["/".join(each[common:]) for each in parts]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID, Ids, Mask
+from unet_ddp.data.masks import IGNORE_ID, Ids, Mask, enlargement
 from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
@@ -113,6 +113,7 @@ def _score(
         predicted = counts.decide(logits[:, :, rows])
         counts.confusion.add_(counts.confuse(predicted, scaled_truth[:, rows], labels.num_classes))
     size = truth.shape[-2:]
+    enlarged = enlargement(sample.image.shape[1:3], size)
     logits = resize(logits, size)  # (1, C, H, W)
     band = decide(logits, threshold, predictor.activation)
     ids = torch.from_numpy(band.ids)[None].to(device)
@@ -124,7 +125,9 @@ def _score(
         tolerance = default_tolerance(*size)
     true_ids = sample.truth[0].numpy()
     boundaries = count_boundaries(band.ids, true_ids, labels.planes, tolerance=tolerance)
-    tallies = labels.score(decode(labels, band, true_ids), sample.mask[0].numpy())
+    tallies = labels.score(
+        decode(labels, band, true_ids, enlarged=enlarged), sample.mask[0].numpy()
+    )
     return ImageRecord(name, sample.pair, table.confusion.cpu().numpy(), boundaries, tallies)
 
 
@@ -149,8 +152,8 @@ def decide(logits: Tensor, threshold: float | None, activation: Activation) -> P
     return PredictedBand(slice(None), scores, threshold, activation)
 
 
-def decode(labels: Labels, band: PredictedBand, truth: Ids) -> Mask:
+def decode(labels: Labels, band: PredictedBand, truth: Ids, *, enlarged: float = 1.0) -> Mask:
     """Return the mask (H, W) that labels make of a prediction, without pixels that `truth` ignores."""
-    mask, _ = labels.decode([band], (truth.shape[0], truth.shape[1]))
+    mask, _ = labels.decode([band], (truth.shape[0], truth.shape[1]), enlarged=enlarged)
     mask[truth == IGNORE_ID] = labels.blank
     return mask

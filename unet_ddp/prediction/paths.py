@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.names import SERVICE_FOLDERS, find_spelling
+from unet_ddp.data.names import SERVICE_FOLDERS, find_spelling, tell_apart
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import Source, can_read, find_readers, list_suffixes
 from unet_ddp.errors import UserError
@@ -168,9 +168,9 @@ def name_outputs(
     maps = {source: source in on_map for source in sources}
     for output in outputs:
         output.check(maps)
-    files = []
+    files, names = [], tell_apart(images)
     for index, mask in enumerate(_name_masks(maps, config, labels)):
-        image = ImageFiles(index, images[index], sources[index], mask)
+        image = ImageFiles(index, images[index], sources[index], mask, name=names[index])
         for output in outputs:
             image.written.extend(output.files(image))
         files.append(image)

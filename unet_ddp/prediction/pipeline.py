@@ -253,5 +253,9 @@ def _predict_batch(
     try:
         found = [*predictor.predict_batch(pixels, sizes)]
     except UserError as error:
+        if len(batch) > 1:  # one of them may be at fault
+            for each in batch:
+                yield from _predict_batch(predictor, [each])
+            return
         found = [UserError(f"{each.image}: {error}") for each in files]
     yield from zip(files, found, strict=True)

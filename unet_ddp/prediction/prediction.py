@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import Band, Flags, Ids, Mask, Shares, Size, allocate
+from unet_ddp.data.masks import Band, Flags, Ids, Mask, Shares, Size, allocate, enlargement
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.activation import Activation, Scores, activation_of
@@ -90,7 +90,10 @@ class Prediction:
 
     def compute(self, receivers: Sequence[Callable[[Band], None]] = ()) -> None:
         """Make the mask, and show each band to the receivers on the way: one pass for all of them."""
-        self.mask, self.extent = self.labels.decode(self.bands(receivers), self.size)
+        enlarged = enlargement(self.input_size, self.size)
+        self.mask, self.extent = self.labels.decode(
+            self.bands(receivers), self.size, enlarged=enlarged
+        )
 
     @cached_property
     def mask(self) -> Mask:

@@ -220,6 +220,7 @@ def _replicate(
     if is_users:
         flag = f"--model {spec.architecture.part}"
         refuse_lost_state(network, partial(pass_once, network, example), flag)
+        network.zero_grad(set_to_none=True)
     compress = config.optimization.compress_gradients
     return world.replicate(network, example, compress=compress, may_skip=is_users)
 

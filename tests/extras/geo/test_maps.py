@@ -15,12 +15,15 @@ from torch.utils.data import DataLoader
 
 from tests.maps import CORNER, UTM, at, rasterio, write_map
 from tests.prediction.models import noise
+from tests.prediction.outputs.writing import make
 from tests.reading import read_header, read_image
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers import base
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.extras.geo.checks import check_resolutions, ground_scale
+from unet_ddp.extras.outputs.polygons import Polygons
 
 COLOUR = ImageFormat(3)
 
@@ -191,3 +194,20 @@ def test_corner_is_the_upper_left_one(tmp_path: Path) -> None:
     place = Source(write_map(tmp_path / "a.tif", noise(8, 6))).place
     assert place is not None
     assert place.to_map(np.zeros((1, 2))).tolist() == [list(CORNER)]
+
+
+@pytest.mark.parametrize(
+    "crs",
+    ['LOCAL_CS["Local Coordinates (m)",UNIT["metre",1]]', "+proj=eqc +R=1737400 +units=m +no_defs"],
+    ids=["local", "the Moon"],
+)
+def test_a_crs_without_a_way_to_degrees_is_a_line_before_anything_is_predicted(
+    tmp_path: Path, crs: str
+) -> None:
+    source = Source(write_map(tmp_path / "a.tif", noise(8, 6), at(), crs=crs))
+    assert source.place is not None
+    with pytest.raises(UserError, match="no way to longitude and latitude"):
+        source.place.to_degrees(np.zeros((1, 2)))
+    output = make(Polygons, Labels((0, 1)), polygons="p.geojson")
+    with pytest.raises(UserError, match=r"^--polygons p.geojson: .*a.tif: its CRS has no way"):
+        output.check({source: True})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.objects.separation import separate, to_shares
 from unet_ddp.prediction.activation import SOFTMAX
+from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 
 
@@ -171,3 +173,23 @@ def test_a_prediction_has_classes_in_its_numbers_ids_and_shares() -> None:
     assert prediction.mask.dtype == np.int32
     assert prediction.ids[5, 5] == 1 and prediction.ids[5, 20] == 2 and prediction.ids[0, 0] == 0
     assert prediction.shares[1] > 0.2 < prediction.shares[2] and prediction.shares[3] == 0
+
+
+@pytest.mark.parametrize("factor", [2, 4])
+def test_an_enlarged_image_has_the_objects_of_the_network_s_scale(
+    rng: np.random.Generator, factor: int
+) -> None:
+    """Smoothing is in pixels of the network, in which it was chosen."""
+    rows, columns = np.mgrid[:96, :96]
+    body = np.zeros((96, 96), bool)
+    for y, x in product(range(16, 96, 32), repeat=2):
+        body |= (rows - y) ** 2 + (columns - x) ** 2 < 121
+    logits = np.where(body, 1.5, -4.0) + rng.normal(0, 1.2, body.shape)
+    scores = np.stack([-logits / 2, logits / 2, np.full(body.shape, -6.0)]).astype(np.float32)
+    labels = replace(ObjectLabels.of(("cell",)), separation=(0.8, 0.5), smoothing=1.5)
+    counts = []
+    for each in (1, factor):
+        prediction = Prediction([(0, scores)], labels, (96, 96), (96 * each, 96 * each))
+        counts.append(len(np.unique(prediction.mask)) - 1)
+    assert 9 <= counts[0] < 40
+    assert abs(counts[1] - counts[0]) <= 0.2 * counts[0]

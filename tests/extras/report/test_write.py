@@ -197,14 +197,14 @@ def test_a_file_that_cannot_be_written_is_a_warning_at_the_end_of_a_run(
 @pytest.mark.parametrize(
     ("name", "data", "why"),
     [
-        ("metrics.csv", b"epoch,loss\n1,\xff\n", "can't decode byte 0xff"),
+        ("metrics.csv", b"epoch,loss\n1,\xff\n", "corrupt (a CSV file)"),
         ("metrics.csv", b"epoch,loss\n1,2,3\n", "a row has more cells than there are columns"),
         ("metrics.csv", b"epoch\n" + b"x" * 200_000, "field larger than field limit"),
         ("config.yaml", b"epochs: %", "found character '%'"),
-        ("config.yaml", b"\xff", "can't decode byte 0xff"),
+        ("config.yaml", b"\xff", "line 1 is not UTF-8 text"),
         ("config.yaml", b"[" * 9000, "plain values and lists"),
-        ("config.yaml", b"seed: " + b"9" * 5000, "Exceeds the limit"),
-        ("config.yaml", b"day: 2026-99-99", "month must be in"),
+        ("config.yaml", b"seed: " + b"9" * 5000, "a value that is no number, text or date"),
+        ("config.yaml", b"day: 2026-99-99", "a value that is no number, text or date"),
         ("config.yaml", b"- 1", "settings are lines of 'name: value'"),
     ],
 )

@@ -13,7 +13,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.readers.base import as_user_error, refuse_bomb
-from unet_ddp.errors import check_installed
+from unet_ddp.errors import UserError, check_installed
 
 INSTALL = "pip install 'unet-ddp[geo]'"
 _OPTIONS = {
@@ -51,11 +51,23 @@ class Place(NamedTuple):
         return moved
 
     def to_degrees(self, points: NDArray[Any]) -> NDArray[np.float64]:
-        """Return (N, 2) longitudes and latitudes of (N, 2) columns and rows."""
+        """Return (N, 2) longitudes and latitudes of (N, 2) columns and rows.
+
+        Raises:
+            UserError: the CRS has no way to them: it is a local one, or another body's.
+        """
         from rasterio.warp import transform
 
         x, y = self.to_map(points).T
-        return np.stack(transform(self.crs, "OGC:CRS84", x, y), axis=1)
+        degrees = np.full((2, len(x)), np.nan)
+        with suppress(Exception):  # GDAL's and PROJ's are of many kinds
+            degrees = np.array(transform(self.crs, "OGC:CRS84", x, y))
+        if not np.isfinite(degrees).all():
+            raise UserError(
+                "its CRS has no way to longitude and latitude, as a local one or another planet's; leave "
+                "--polygons out, or reproject it by gdalwarp"
+            )
+        return degrees.T
 
     @property
     def is_upright(self) -> bool:

@@ -195,17 +195,16 @@ class ObjectLabels(Labels):
         """Return numbers as they are: of 16 or 32 bit."""
         return ids
 
-    def decode(self, bands: Iterable[Band], size: Size) -> tuple[Mask, Shares]:
-        """Return the numbers, and the probability of body or border.
-
-        An object's class has the highest mean probability over its pixels.
-        """
+    def decode(
+        self, bands: Iterable[Band], size: Size, *, enlarged: float = 1.0
+    ) -> tuple[Mask, Shares]:
+        """Return the numbers, of the class of highest mean probability, and that of body or border."""
         count = 2 + len(self.bodies) if self.has_classes else 2
         shares = allocate((count, *size), np.uint8)
         for band in bands:
             shares[:, band.rows] = to_shares(band.probabilities)
         body, extent, *bodies = shares
-        numbers = separate(body, extent, self.separation, smoothing=self.smoothing)
+        numbers = separate(body, extent, self.separation, smoothing=self.smoothing * enlarged)
         if not bodies:
             return self.join_values(numbers, numbers), extent
         sums = [np.bincount(numbers.ravel(), each.ravel()) for each in bodies]

@@ -49,7 +49,7 @@ class ObjectTable(_Table):
         rows = []
         for region in regionprops(numbers.astype(np.int32, copy=False), extent):
             class_name = labels.class_names[classes[tuple(region.coords[0])]]
-            about = image.image.name, region.label, class_name, int(region.area)
+            about = image.name, region.label, class_name, int(region.area)
             y, x = region.centroid
             centre = f"{x + 0.5:.2f}", f"{y + 0.5:.2f}"
             top, left, bottom, right = region.bbox
@@ -83,5 +83,5 @@ class CountTable(_Table):
         counts = [int(np.count_nonzero(each)) for each in areas]
         count, area = sum(counts), int(np.sum([each.sum() for each in areas]))
         mean = f"{area / count:.2f}" if count else ""
-        cells = [image.image.name, count, area, mean, f"{area / numbers.size:.6f}"]
+        cells = [image.name, count, area, mean, f"{area / numbers.size:.6f}"]
         return format_row([*cells, *counts] if len(counts) > 1 else cells)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,20 @@ from torch import Tensor
 from tqdm import tqdm
 
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.data.masks import Ids
+from unet_ddp.data.masks import IGNORE_ID, Ids, Mask
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import hides_bars
 from unet_ddp.extras.onnx.backend import OnnxBackend
 from unet_ddp.extras.onnx.runtimes import Run, open_run, open_session
 from unet_ddp.metrics.counts import Counts
-from unet_ddp.metrics.scores import Scores, show
+from unet_ddp.metrics.scores import Scores, Tally, show, total
 from unet_ddp.plugins import find
 from unet_ddp.prediction.backends import LoadedModel
 from unet_ddp.prediction.predictor import Predictor
 
 _LEAST = 1e-7  # probability, whose logarithm is not infinite
-Predict = Callable[[Path], Ids]
-"""The class ids (H, W) of an image file."""
+Predict = Callable[[Path], Mask]
+"""The mask (H, W) of an image file: class ids, of objects their numbers."""
 
 
 @dataclass
@@ -43,6 +44,16 @@ class Verdict:
     equal: list[float] = field(default_factory=list)
     """Share of the pixels in which the two masks of an image are equal."""
     seconds: list[float] = field(default_factory=list)
+    objects: tuple[list[Any], list[Any]] = field(default_factory=lambda: ([], []))
+    """Counts of objects in the checkpoint's masks and in these, where there are objects."""
+
+    @property
+    def precision(self) -> tuple[float, float] | None:
+        """AP of objects at IoU 0.5, of the checkpoint and of the export; None without objects."""
+        if not self.objects[0]:
+            return None
+        expected, found = (float(np.nan_to_num(_precision(each), nan=1.0)) for each in self.objects)
+        return expected, found
 
     @property
     def dice(self) -> tuple[float, float]:
@@ -51,9 +62,8 @@ class Verdict:
 
     @property
     def fall(self) -> float:
-        """By how much Dice falls."""
-        expected, found = self.dice
-        return expected - found
+        """By how much Dice falls, or the AP of objects, whichever falls more."""
+        return max(before - after for before, after in (self.dice, self.precision or (0.0, 0.0)))
 
     @property
     def rate(self) -> float:
@@ -71,15 +81,19 @@ class Verdict:
             "images": len(self.names),
             "dice": self.dice[1],
             "checkpoint_dice": self.dice[0],
-            "dice_difference": -self.fall,
+            "dice_difference": self.dice[1] - self.dice[0],
             "equal_pixels": self.shares,
+            **({"ap_50": self.precision[1]} if self.precision else {}),
         }
 
     def summarise(self) -> str:
         """Return a line's words: Dice, its change and the share of equal pixels."""
-        _, dice = self.dice
+        before, dice = self.dice
+        objects = ""
+        if self.precision:
+            objects = f"AP {self.precision[1]:.4f} ({self.precision[1] - self.precision[0]:+.4f}), "
         return (
-            f"Dice {dice:.4f} ({-self.fall:+.4f}), {100 * self.shares:.3f} % of pixels equal, "
+            f"{objects}Dice {dice:.4f} ({dice - before:+.4f}), {100 * self.shares:.3f} % of pixels equal, "
             f"{self.rate:.2f} images/s"
         )
 
@@ -93,6 +107,12 @@ class Verdict:
         images = zip(self.names, map(_dice, self.expected), map(_dice, self.found), strict=True)
         worst, high, low = max(images, key=lambda image: image[1] - image[2])
         expected, found = self.dice
+        if self.precision and self.precision[0] - self.precision[1] > expected - found:
+            had, has = (total(each) for each in self.objects)  # type: Any, Any
+            return (
+                f"AP of objects falls from {self.precision[0]:.4f} to {self.precision[1]:.4f} ({had.predicted} "
+                f"objects to {has.predicted}, {had.merged} merged to {has.merged}, {had.split} split to {has.split})"
+            )
         return (
             f"Dice falls from {expected:.4f} to {found:.4f} ({', '.join(classes)}); worst image: "
             f"{worst}, {high:.4f} to {low:.4f}"
@@ -112,18 +132,31 @@ def judge(
         predicted, true = torch.from_numpy(ids)[None], torch.from_numpy(truth)[None]
         return counts.confuse(predicted, true, len(classes))
 
+    labels = data.labels
     for row, pair in enumerate(tqdm(data.pairs, unit="image", leave=False, disable=hides_bars())):
         truth = data.read_truth(row)
+        values = labels.find_truth(truth, partial(data.read_codes, pair.mask, truth.shape, 1.0))
         with data.pairs.local(pair.image) as path:
             expected = checkpoint(path)
+            expected_ids = labels.ids_of(expected)
             for name, verdict in verdicts.items():
                 began = time.perf_counter()
                 found = networks[name](path)
                 verdict.seconds.append(time.perf_counter() - began)
-                verdict.equal.append(float((found == expected).mean()))
-                verdict.expected.append(confuse(expected, truth))
-                verdict.found.append(confuse(found, truth))
+                found_ids = labels.ids_of(found)
+                verdict.equal.append(float((found_ids == expected_ids).mean()))
+                verdict.expected.append(confuse(expected_ids, truth))
+                verdict.found.append(confuse(found_ids, truth))
+                for mask, tallies in zip((expected, found), verdict.objects, strict=True):
+                    counted = np.where(truth == IGNORE_ID, mask.dtype.type(labels.blank), mask)
+                    tallies.extend(labels.score(counted, values))
     return verdicts
+
+
+def _precision(tallies: list[Any]) -> float:
+    """Return the AP at IoU 0.5 of all objects; nan where none is, and none is found."""
+    tally: Tally = total(tallies)
+    return float(tally.score)
 
 
 def _dice(table: Any) -> float:
@@ -146,7 +179,7 @@ def open_predict(path: Path, form: str, runtime: str, model: LoadedModel) -> Pre
         preprocessing = replace(model.preprocessing, scale=scale)
         return with_network(replace(model, backend=backend, preprocessing=preprocessing))
 
-    def predict(image: Path) -> Ids:
+    def predict(image: Path) -> Mask:
         with Source(image) as source:
             pixels, _ = source.image(model.preprocessing.format)
         mask = run(pixels[None])[0]
@@ -160,7 +193,7 @@ def open_predict(path: Path, form: str, runtime: str, model: LoadedModel) -> Pre
 def with_network(model: LoadedModel) -> Predict:
     """Return what predicts class ids by a loaded network."""
     predictor = Predictor([model], device=torch.device("cpu"))
-    return lambda image: predictor(image).ids
+    return lambda image: predictor(image).mask
 
 
 class PlanesBackend:

@@ -139,11 +139,21 @@ class Foreground(nn.Module):
 def add_image_steps(network: Any, model: LoadedModel) -> Any:
     """Return an exported network as a graph from images of any size to mask values."""
     pixels, labels = model.preprocessing, model.labels
-    if pixels.nodata is not None:
-        raise UserError("--whole: pixels without data are not in a graph; export without it")
+    refuse_maps(pixels, "--whole")
     if labels.kind != "classes":
         raise UserError(f"--whole: masks of {labels.kind} are not in a graph; export without it")
     return join(_resize(network, model, Decide(model), "mask"), "image", "mask")
+
+
+def refuse_maps(pixels: Preprocessing, flag: str) -> None:
+    """Raise a UserError for steps before the network that need more of a map than its pixels."""
+    if pixels.nodata is not None:
+        raise UserError(f"{flag}: pixels without data are not in a graph; export without it")
+    if pixels.ground_resolution is not None and flag != "--qgis":
+        raise UserError(
+            f"{flag}: the network takes images of {pixels.ground_resolution:g} m on the ground, and a graph does not "
+            "know an image's; export without it, or with --qgis"
+        )
 
 
 def add_probability_steps(network: Any, model: LoadedModel) -> Any:
@@ -169,6 +179,7 @@ def add_qgis_steps(network: Any, model: LoadedModel) -> Any:
     pixels = model.preprocessing
     if model.labels.activation != "softmax":
         raise UserError(f"--qgis: its plugin has one class for each pixel, not {model.labels.kind}")
+    refuse_maps(pixels, "--qgis")
     if pixels.dtype != "uint8":
         raise UserError(f"--qgis: its plugin has images of 8 bit, these are {pixels.dtype}")
     image = torch.zeros(2, pixels.channels, 64, 96)

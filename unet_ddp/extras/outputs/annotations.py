@@ -61,7 +61,7 @@ class CocoFile(_Annotations):
     def record(self, image: ImageFiles, prediction: Prediction) -> str:
         """Return JSON without its first brace, and ids: a line for the image, and one for each object."""
         height, width = prediction.size
-        about = {"file_name": image.image.name, "width": width, "height": height}
+        about = {"file_name": image.name, "width": width, "height": height}
         lines: list[dict[str, Any]] = [about]
         for k, ring, area in find_outlines(prediction.mask, self.labels):
             points = np.array(ring)

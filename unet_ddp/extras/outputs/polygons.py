@@ -43,23 +43,31 @@ class Polygons(Output):
         """Raise a UserError if one file can't have images of these CRS; those in storage are not asked."""
         check_installed("rasterio", "geo", "--polygons")
         owners: dict[str | None, Path] = {}
+        places: dict[str, Any] = {}
         for source, is_on_map in images.items():
             if not is_address(source.path):
                 place = source.place if is_on_map else None
                 owners[place and place.crs] = source.path
+                if place and place.crs:
+                    places[place.crs] = place
         if None in owners and len(owners) > 1:
             fault = f"{owners[None]} has no map coordinates; predict it apart"
             raise UserError(f"--polygons {self.path}: {fault}")
         if "" in owners:
             raise UserError(f"--polygons {self.path}: {owners['']} has {_NO_CRS}")
+        for crs, place in places.items():
+            try:
+                place.to_degrees(np.zeros((1, 2)))
+            except UserError as error:
+                raise UserError(f"--polygons {self.path}: {owners[crs]}: {error}") from None
 
     def record(self, image: ImageFiles, prediction: Prediction) -> str:
         """Return an image's features: with longitude and latitude, or else with pixels."""
         place = image.source.place
-        features = list(polygons(image.image.name, prediction.mask, self.labels))
+        features = list(polygons(image.name, prediction.mask, self.labels))
         if place is not None:
             if not place.crs:  # it is in storage: others were checked before
-                raise UserError(f"{image.image.name}: has {_NO_CRS}")
+                raise UserError(f"{image.name}: has {_NO_CRS}")
             _to_map(features, place)
         return ",".join(json.dumps(feature, separators=(",", ":")) for feature in features)
 

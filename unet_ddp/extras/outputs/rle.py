@@ -34,7 +34,7 @@ class RunLengths(Output):
     def record(self, image: ImageFiles, prediction: Prediction) -> str:
         """Return an image's row."""
         lengths = encode_rle(prediction.mask, cast(ListSettings, self.config).rle_order)
-        return format_row((image.image.name, lengths))
+        return format_row((image.name, lengths))
 
 
 def encode_rle(ids: Mask, order: str) -> str:

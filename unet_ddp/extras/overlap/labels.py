@@ -178,7 +178,9 @@ class OverlapLabels(Labels):
         values = np.where(ids == IGNORE_ID, np.uint16(self.nodata), values)
         return values.astype(np.uint8 if self.num_classes <= SMALL else np.uint16)
 
-    def decode(self, bands: Iterable[Band], size: Size) -> tuple[Mask, Shares | None]:
+    def decode(
+        self, bands: Iterable[Band], size: Size, *, enlarged: float = 1.0
+    ) -> tuple[Mask, Shares | None]:
         """Return the bit fields (H, W) of a prediction in bands."""
         ids = allocate(size, dtype_of(self.num_classes))
         for band in bands:

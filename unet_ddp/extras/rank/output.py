@@ -10,7 +10,7 @@ from typing import TextIO
 import numpy as np
 
 from unet_ddp.checks.near_duplicates import ALIKE, normalise
-from unet_ddp.checks.scan import THUMBNAIL
+from unet_ddp.checks.scan import THUMBNAIL, read_picture
 from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band, allocate
@@ -64,7 +64,7 @@ class Rank(Output):
 
     def record(self, image: ImageFiles, prediction: Prediction) -> str:
         """Return JSON: uncertainty, path and thumbnail; nan in it is no part of the picture."""
-        thumbnail = image.source.thumbnail(THUMBNAIL).ravel()
+        thumbnail = read_picture(image.source, self.image_format.nodata).ravel()
         has_data = np.isfinite(thumbnail)
         mean = thumbnail[has_data].mean() if has_data.any() else 0
         uncertainty = self._uncertainty.pop(image.index)

@@ -59,6 +59,11 @@ def prepare(
     pixels = model.preprocessing
     if pixels.nodata is not None:
         raise UserError("--bioimageio: pixels without data are not in a graph; export without it")
+    if pixels.ground_resolution is not None:
+        raise UserError(
+            f"--bioimageio: the network takes images of {pixels.ground_resolution:g} m on the ground, which a package "
+            "does not know of an image; export without it"
+        )
     if cite is not None and not re.fullmatch(r"10\.\d{4,}[\d.]*/\S+", cite):
         raise UserError(f"--cite {cite}: is no DOI; expected one as 10.1234/abc")
     for author in authors:

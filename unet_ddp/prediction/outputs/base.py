@@ -14,7 +14,7 @@ One of your own is written with the others, by ``predict.py photos/ -o masks --w
             write_text(*self.files(image), self.record(image, prediction))
 
         def record(self, image, prediction):
-            return json.dumps({"image": image.image.name, "size": prediction.size})
+            return json.dumps({"image": image.name, "size": prediction.size})
 """
 
 from __future__ import annotations
@@ -50,6 +50,12 @@ class ImageFiles:
     source: Source  # the image's file
     mask: Path
     written: list[Path] = field(default_factory=list)  # the files of all outputs
+    name: str = ""  # in files of all images: the file's name, or its path where names repeat
+
+    def __post_init__(self) -> None:
+        """Take the file's name where none is given."""
+        if not self.name:
+            object.__setattr__(self, "name", self.image.name)
 
     def named(self, ending: str) -> Path:
         """Return the path of a file next to the mask, named as the image and with this ending."""
