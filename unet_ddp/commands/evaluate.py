@@ -8,6 +8,7 @@ All processes score their share; the main one writes the results and prints.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -222,7 +223,7 @@ def finish(
         print_lines(
             f"as training's validation scores it (scale {predictor.preprocessing.scale:g}, without a "
             f"threshold): Dice {evaluation.dice_as_trained:.6f}; the checkpoint says "
-            f"{best['score']:.6f}"
+            f"{best.get('dice', best['score']) or math.nan:.6f}"
         )
     print_lines(*lines, f"wrote {job.output}/: {', '.join(sorted(files))}")
 

@@ -135,8 +135,16 @@ class TrainState:
     step: int = 0
     """Steps of the optimizer done in this epoch."""
     best: float = -math.inf
-    """Highest validation Dice so far."""
+    """Highest score of validation so far; -inf until there is one. See `Validation.score`."""
+    best_name: str = "Dice"
+    best_dice: float | None = None
+    """Validation Dice of the best epoch, without a threshold; None if it is nan."""
     best_epoch: int = 0
+    """Of equally good ones the last."""
+    improved_epoch: int = 0
+    """Of the epochs with the highest score, the first."""
+    chooses_by_dice: bool = False
+    """Choose the best epoch without a threshold: a run of an earlier version continues so."""
     threshold: float | None = None
     """Best threshold of the last validation; None for more than two classes."""
     sums: Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
@@ -162,13 +170,25 @@ class TrainState:
         self.step += 1
 
     def finish_epoch(self, validation: Validation | None) -> bool:
-        """Go to the next epoch; return whether this one's validation Dice is the best so far."""
-        dice, self.threshold = math.nan, None
+        """Go to the next epoch; return whether this one's network is the best so far.
+
+        Of equally good ones it is the last, and of epochs without a score, too.
+        """
+        is_best, self.threshold = False, None
         if validation is not None:
-            dice, self.threshold = validation.scores.dice, validation.threshold
-        is_best = dice > self.best  # never for nan
-        if is_best:
-            self.best, self.best_epoch = dice, self.epoch
+            self.threshold = validation.threshold
+            score = -math.inf if math.isnan(validation.score) else validation.score
+            is_best = score >= self.best
+            if score > self.best:
+                self.improved_epoch = self.epoch
+            if is_best:
+                dice = validation.scores.dice
+                self.best, self.best_name, self.best_epoch = (
+                    score,
+                    validation.score_name,
+                    self.epoch,
+                )
+                self.best_dice = None if math.isnan(dice) else dice
         self.epoch, self.step = self.epoch + 1, 0
         self.sums = torch.zeros_like(self.sums)
         self.skipped[0] = 0
@@ -181,7 +201,7 @@ class TrainState:
         Hägele et al., arXiv 2405.18392: a fall of the rate in 10 to 20 % of the steps gives what a
         cosine over all of them gives.
         """
-        is_stuck = 0 < self.patience < self.epoch - self.best_epoch
+        is_stuck = 0 < self.patience < self.epoch - self.improved_epoch
         end = self.done + math.ceil(self.epoch / 10) * self.steps_per_epoch
         if is_stuck and self.schedule.anneal is None and end < self.schedule.steps:
             self.schedule = replace(self.schedule, anneal=(self.done, end))
@@ -211,7 +231,13 @@ class TrainState:
                 "sums": self.sums.tolist(),
                 "skipped": self.skipped.tolist(),
             },
-            "best": {"score": self.best, "epoch": self.best_epoch},
+            "best": {
+                "score": self.best,
+                "name": self.best_name,
+                "dice": self.best_dice,
+                "epoch": self.best_epoch,
+                "improved": self.improved_epoch,
+            },
             "threshold": self.threshold,
             "anneal": self.schedule.anneal,
             "unbiased": self.unbiased,
@@ -235,6 +261,10 @@ class TrainState:
         self.sums = self.sums.new_tensor(position["sums"])
         self.skipped = self.skipped.new_tensor(position.get("skipped") or [0, 0])
         self.best, self.best_epoch = best["score"], best["epoch"]
+        self.best_name = best.get("name", "Dice")
+        self.best_dice = best.get("dice")
+        self.improved_epoch = best.get("improved", self.best_epoch)
+        self.chooses_by_dice = "name" not in best
         self.threshold, self.unbiased = state.get("threshold"), state.get("unbiased", False)
         if state.get("anneal") and self.patience:
             self.schedule = replace(self.schedule, anneal=tuple(state["anneal"]))
