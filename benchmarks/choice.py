@@ -22,9 +22,9 @@ from statistics import fmean
 import numpy as np
 
 from benchmarks.timing import new_parser, print_table
+from unet_ddp.data.groups import group_names
 from unet_ddp.data.matching import Report, find_pairs
 from unet_ddp.data.pairs import Pair, collect
-from unet_ddp.data.splits import group_names
 from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.results import Evaluation, ImageRecord

@@ -219,6 +219,7 @@ def build_metadata(
         "config": config.to_dict(),
         **({"sources": spec.sources} if spec.sources else {}),
         "names": data.split.fingerprint,
+        **({"moved": list(data.split.moved)} if data.split.moved else {}),
         "files": measure_files(data.split),
         "crop_size": list(data.crop_size) if data.crop_size else None,
         "images_per_step": loaders.sampler.per_step * world.size,

@@ -25,6 +25,7 @@ _METADATA_OF_BEST = (
     "preprocessing",
     "config",
     "names",
+    "moved",
     "sources",
 )
 
