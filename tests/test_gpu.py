@@ -24,8 +24,9 @@ from unet_ddp.network.sync_batchnorm import GpuSyncBatchNorm2d, synchronise_batc
 from unet_ddp.network.unet import UNet
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.prefetch import Prefetcher
-from unet_ddp.training.state import Schedule, TrainState, WeightAverage
+from unet_ddp.training.state import Schedule, TrainState
 from unet_ddp.training.step import StepReport, train_steps
+from unet_ddp.training.tensors import WeightAverage
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda")

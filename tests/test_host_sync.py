@@ -25,8 +25,9 @@ from unet_ddp.network.unet import UNet
 from unet_ddp.prediction.activation import SOFTMAX
 from unet_ddp.prediction.backends import mean_logits
 from unet_ddp.training.losses import Losses, SegmentationLoss
-from unet_ddp.training.state import TrainState, WeightAverage
+from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import train_step
+from unet_ddp.training.tensors import WeightAverage
 from unet_ddp.training.validation import count_pixels
 
 WAITS = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)

@@ -92,7 +92,7 @@ EVEN = {0: 10, 5: 10, 9: 10}
         ({0: 10, 5: 10}, EVEN, THREE, ["class tree occurs in validation only: it can't be learnt"]),
         ({0: 10}, EVEN, THREE, ["class car, tree occurs in validation only"]),
         (EVEN, {0: 10, 9: 1}, THREE, ["class car does not occur in validation: it gets no score"]),
-        ({0: 10, 5: 10}, {0: 10, 5: 10}, THREE, ["class tree does not occur in validation"]),
+        ({0: 10, 5: 10}, {0: 10, 5: 10}, THREE, ["class tree occurs in no mask: it can be neither learnt nor scored"]),
         # 5e-4 of all pixels, training and validation together
         ({0: 10000, 5: 4, 9: 10000}, {0: 1, 5: 6, 9: 1}, THREE, ["class car has 10 pixels in all, e.g. in m/t.png: if that is a mistake"]),
         ({0: 9995, 5: 5, 9: 9995}, {0: 1, 5: 5, 9: 1}, THREE, ["class car has 10 pixels"]),

@@ -6,15 +6,18 @@ import hashlib
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from unet_ddp.data.groups import group_names
 from unet_ddp.data.matching import find_pairs, read_list
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.splits import (
     Split,
-    group_names,
+    move_groups,
     split_by_folders,
     split_pairs,
+    spread_classes,
     write_split,
 )
 from unet_ddp.errors import UserError
@@ -323,3 +326,46 @@ def test_names_that_are_no_utf_8_are_written(tmp_path: Path) -> None:
     assert b',"","training"' in (tmp_path / "split.csv").read_bytes()
     (pair,) = read_list(tmp_path / "split.csv")
     assert (pair.image, pair.group, pair.side) == (path, None, "training")
+
+
+# -- classes on both sides ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fold", [None, (1, 5), (4, 5)])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_class_of_two_groups_is_on_both_sides_and_groups_stay_whole(
+    seed: int, fold: tuple[int, int] | None
+) -> None:
+    items = [f"car{c:02d}x_{view}" for c in range(12) for view in range(3)]
+    pairs = fake_pairs(*items)
+    rng = np.random.default_rng(seed)
+    cars = rng.choice(12, 2 if fold is None else 5, replace=False)
+    classes = np.array([[True, int(name[3:5]) in cars] for name in items])
+    drawn = split_pairs(pairs, validation=20, seed=seed, fold=fold)
+    split = spread_classes(drawn, pairs, classes)
+    groups = group_names(pairs, None)
+    sides = [
+        set(map(groups.__getitem__, names(side))) for side in (split.training, split.validation)
+    ]
+    assert sides[0].isdisjoint(sides[1]) and len(sides[0] | sides[1]) == 12
+    rare = {f"car{c:02d}x" for c in cars}
+    assert all(rare & side for side in sides)
+    if fold is None:
+        assert len(split.validation) == len(drawn.validation)
+    # a resumed run needs no masks for it, and one of an earlier version has moved nothing
+    assert move_groups(drawn, pairs, split.moved).fingerprint == split.fingerprint
+    assert move_groups(drawn, pairs, ()).fingerprint == drawn.fingerprint
+    assert (split.moved == ()) == (split.fingerprint == drawn.fingerprint)
+    assert ("exchanged" in split.how) == bool(split.moved)
+
+
+def test_folds_of_spread_classes_still_hold_each_pair_once() -> None:
+    pairs = fake_pairs(*(f"{k:02d}x" for k in range(20)))
+    classes = np.array([[True, k < 4] for k in range(20)])
+    held_out: list[str] = []
+    for index in range(1, 5):
+        drawn = split_pairs(pairs, validation=0, seed=3, fold=(index, 4))
+        split = spread_classes(drawn, pairs, classes)
+        assert sum(name < "04" for name in names(split.validation)) == 1
+        held_out += names(split.validation)
+    assert sorted(held_out) == names(pairs)

@@ -639,7 +639,8 @@ def test_the_files_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     kept = ("unet_ddp", "architecture", "labels", "preprocessing", "config", "names")
     assert best_content.keys() == {*kept, "format", "model", "best", "threshold"}
     assert first_weight(tmp_path / "best.pt") == 9.0  # the average's
-    assert best_content["best"] == {"score": 0.8, "epoch": 1} and best_content["threshold"] == 0.3
+    assert best_content["best"] == last["best"] and last["best"]["score"] == 0.8
+    assert best_content["threshold"] == 0.3
     assert last.keys() == {*ABOUT, *state.state_dict(), "format", "run", "launchers", "resume"}
     assert last["images_per_step"] == 4
     epoch = checkpoint.load(tmp_path / "epoch_0004.pt")
@@ -882,7 +883,7 @@ def train_on(state: TrainState, folder: RunFolder, *scores: float) -> None:
     for score in scores:
         set_weights(state, state.epoch + 1.0)
         folder.save(state, is_best=state.finish_epoch(SimpleNamespace(
-            scores=SimpleNamespace(dice=score), threshold=None)))  # type: ignore[arg-type]  # fmt: skip
+            scores=SimpleNamespace(dice=score), score=score, score_name="Dice", threshold=None)))  # type: ignore[arg-type]  # fmt: skip
 
 
 @contextmanager
@@ -971,7 +972,8 @@ def test_a_best_that_is_nowhere_is_replaced_by_the_best_from_there_on(tmp_path: 
     with resumed_run(tmp_path, resume="auto") as (state, folder, lines):
         train_on(state, folder, 0.1)
     assert f"{tmp_path / 'best.pt'} is not the network of epoch 1, the best so far" in lines[1]
-    assert checkpoint.load(tmp_path / "best.pt")["best"] == {"score": 0.1, "epoch": 2}
+    best = checkpoint.load(tmp_path / "best.pt")["best"]
+    assert (best["score"], best["epoch"], best["name"]) == (0.1, 2, "Dice")
 
 
 @pytest.mark.parametrize(("back", "best"), [(2, 2.0), (3, 2.0)])

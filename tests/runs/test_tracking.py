@@ -43,7 +43,9 @@ NAN = math.nan
 
 def validation(dice: float = 0.5, threshold: float | None = 0.25) -> Validation:
     scores = Scores([0.9, dice], [0.8, 0.375], [], [], is_binary=True)
-    return Validation(scores, threshold, 0.75 if threshold else None, 0.125)
+    at = 0.75 if threshold else None
+    score = at if at and not math.isnan(dice) else dice
+    return Validation(scores, threshold, at, 0.125, score)
 
 
 def report(*, finite: bool = True) -> StepReport:
@@ -167,7 +169,7 @@ def test_an_epoch_is_a_line_and_a_row(
     assert out[:3] == ["one", "two", "three"]
     assert out[3].startswith("warning: step 8 skipped: non-finite gradients; images: a.png")
     assert out[4:] == [
-        "epoch 2: loss 2.0000, validation Dice 0.5000 (best), 0.7500 at threshold 0.250, "
+        "epoch 2: loss 2.0000, validation Dice 0.7500 at threshold 0.250 (best), 0.5000 at 0.5, "
         "1.5 images/s, 25% waiting for data, 5.0 s"
     ]
     (row,) = csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines())
@@ -182,6 +184,7 @@ def test_an_epoch_is_a_line_and_a_row(
         "validation_iou": "0.375",
         "threshold": "0.25",
         "dice_at_threshold": "0.75",
+        "validation_score": "0.75",
         "calibration_error": "0.125",
         "dice_0": "0.9",
         "dice_255": "0.5",
@@ -198,9 +201,13 @@ def test_an_epoch_is_a_line_and_a_row(
     ("found", "text"),
     [
         (None, "not validated, "),
-        (validation(0.25), "validation Dice 0.2500, 0.7500 at"),  # no better than before
-        (validation(0.3, None), "validation Dice 0.3000 (best), 0.0 images/s"),
-        (validation(NAN), "validation Dice nan, 0.7500"),
+        (validation(0.2, None), "validation Dice 0.2000, 0.0 images/s"),  # worse than before
+        (validation(0.25, None), "validation Dice 0.2500 (best), 0.0 images/s"),
+        (validation(NAN), "validation Dice nan at threshold 0.250 (nothing to score), nan at 0.5"),
+        (
+            replace(validation(0.3, None), score=0.6, score_name="mean AP"),
+            "validation mean AP 0.6000 (best), Dice 0.3000",
+        ),
     ],
 )
 def test_the_line_says_what_validation_found(
@@ -345,8 +352,8 @@ def test_columns_of_scores() -> None:
     assert score_columns(None, ["a", "b"]) == {}
     row = score_columns(validation(NAN), ["a", "b"])
     assert list(row) == [
-        "validation_dice", "validation_iou", "threshold", "dice_at_threshold", "calibration_error",
-        "dice_a", "dice_b", "iou_a", "iou_b",
+        "validation_dice", "validation_iou", "threshold", "dice_at_threshold", "validation_score",
+        "calibration_error", "dice_a", "dice_b", "iou_a", "iou_b",
     ]  # fmt: skip
     assert (row["validation_dice"], row["dice_b"], row["dice_a"]) == ("", "", 0.9)
     three = replace(

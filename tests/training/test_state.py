@@ -16,8 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.tiny import make_batch, make_network, make_state
 from unet_ddp.metrics.scores import Scores, Validation
-from unet_ddp.training.state import AdamW, Schedule, Tensors, TrainState, WeightAverage
+from unet_ddp.training.state import AdamW, Schedule, TrainState
 from unet_ddp.training.step import train_steps
+from unet_ddp.training.tensors import Tensors, WeightAverage
 
 YES, NO = torch.tensor(True), torch.tensor(False)
 
@@ -101,10 +102,10 @@ class Counting(TorchDispatchMode):
 
 
 def validation(dice: float, threshold: float | None = 0.25) -> Validation:
-    return Validation(Scores([0.9, dice], [], [], [], is_binary=True), threshold, 0.5, 0.1)
+    return Validation(Scores([0.9, 0.1], [], [], [], is_binary=True), threshold, 0.5, 0.1, dice)
 
 
-def test_an_epoch_s_score_is_the_best_only_above_all_before() -> None:
+def test_the_best_epoch_is_the_last_of_the_highest_score() -> None:
     state = make_state()
     outcomes = []
     for dice in (math.nan, 0.0, 0.5, 0.5, 0.4, 0.6):
@@ -112,11 +113,28 @@ def test_an_epoch_s_score_is_the_best_only_above_all_before() -> None:
         outcomes.append(state.finish_epoch(validation(dice)))
         assert state.step == 0 and state.sums.tolist() == [0.0] * 3
         assert state.threshold == 0.25
-    assert outcomes == [False, True, True, False, False, True]
+    assert outcomes == [True, True, True, True, False, True]
     assert (state.best, state.best_epoch, state.epoch) == (0.6, 5, 6)
     assert not state.finish_epoch(None)
     assert state.threshold is None
     assert (state.best, state.best_epoch, state.epoch) == (0.6, 5, 7)
+
+
+def test_without_a_score_the_last_epoch_is_the_best_and_a_score_beats_it() -> None:
+    state = make_state()
+    for k, (score, best) in enumerate(
+        [(math.nan, True), (math.nan, True), (0.0, True), (math.nan, False)]
+    ):
+        assert state.finish_epoch(validation(score)) is best, k
+    assert (state.best, state.best_epoch, state.improved_epoch) == (0.0, 2, 2)
+
+
+def test_a_run_of_an_earlier_version_goes_on_choosing_by_dice() -> None:
+    state, saved = make_state(), make_state().state_dict()
+    state.load_state_dict(saved)
+    assert not state.chooses_by_dice
+    state.load_state_dict({**saved, "best": {"score": 0.5, "epoch": 0}})
+    assert state.chooses_by_dice and (state.best, state.improved_epoch) == (0.5, 0)
 
 
 def after_epochs(scores: list[float], *, epochs: int = 100, patience: int = 3) -> TrainState:
@@ -185,6 +203,7 @@ def test_all_of_it_is_restored() -> None:
     state.precision.scaler = GradScaler("cpu", init_scale=64.0)
     list(train_steps(state, map(make_batch, range(9)), until=3))
     state.epoch, state.best, state.best_epoch, state.threshold = 5, 0.7, 3, 0.4
+    state.best_name, state.best_dice, state.improved_epoch = "mean AP", 0.6, 2
     state.skipped += torch.tensor([1, 4])
     saved = copy.deepcopy(state.state_dict())
     other = make_state(make_network(seed=2), ema=0.9)
@@ -201,7 +220,8 @@ def test_all_of_it_is_restored() -> None:
     assert saved["scaler"]["scale"] == 64.0
     position = {"epoch": 5, "step": 3, "sums": state.sums.tolist(), "skipped": [1.0, 4.0]}
     assert saved["position"] == position
-    assert saved["best"] == {"score": 0.7, "epoch": 3}
+    best = {"score": 0.7, "name": "mean AP", "dice": 0.6, "epoch": 3, "improved": 2}
+    assert saved["best"] == best
     for name in ("ema_steps", "scaler", "position", "best", "threshold"):
         assert saved[name] == restored[name], name
     assert saved["ema_steps"] == 3 and saved["threshold"] == 0.4

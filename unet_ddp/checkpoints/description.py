@@ -20,10 +20,13 @@ _Positive = Annotated[float, Limit(above=0, at_most=1e38)]
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The best epoch of a run, from 0, and its validation Dice."""
+    """The best epoch of a run, from 0, and its score of validation: -inf if there was none."""
 
     score: Annotated[float, Limit(at_most=1)]
     epoch: _Count
+    name: str = "Dice"
+    dice: Annotated[float, Limit(0, 1)] | None = None
+    improved: _Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)

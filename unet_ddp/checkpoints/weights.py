@@ -66,7 +66,9 @@ def read_model(path: Path, scale: float | None = None) -> SavedModel:
             f"--scale {scale}: this checkpoint contains its scale, {about.preprocessing.scale:g}; leave "
             "the flag out"
         )
-    run: Content = {name: content[name] for name in ("config", "names", "best") if name in content}
+    run: Content = {
+        name: content[name] for name in ("config", "names", "moved", "best") if name in content
+    }
     if "optimizer" in content:  # last.pt: its weights are another epoch's than the best
         run.pop("best", None)
     return SavedModel(

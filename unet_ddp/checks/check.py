@@ -5,6 +5,8 @@ A run stops at the first kind of problem; the doctor collects all.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,12 +23,14 @@ from unet_ddp.checks.rules import (
 from unet_ddp.checks.scan import ScannedPair, scan
 from unet_ddp.checks.summary import (
     describe_images,
+    find_classes,
     warn_of_classes,
     warn_of_images,
 )
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.dataset import PreparedData
+from unet_ddp.data.groups import group_names
 from unet_ddp.data.label_rules import MaskValues, choose_labels, warn_soft_edges
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import Report, find_pairs, read_list
@@ -34,13 +38,14 @@ from unet_ddp.data.pairs import Pairs, collect
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import can_read, find_readers
 from unet_ddp.data.readers.resize import scaled_size
-from unet_ddp.data.splits import Split, group_names, split_by_folders, split_pairs
+from unet_ddp.data.splits import Split, move_groups, split_by_folders, split_pairs, spread_classes
 from unet_ddp.errors import UserError, count_of
 from unet_ddp.files import as_path
 from unet_ddp.plugins import find
 from unet_ddp.settings import called
 
 HOME = Path("data")
+_MOST_SPREAD = 1 << 20  # pairs; of more, a class that one side lacks is too rare to learn
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,12 @@ class CheckedData:
 
 
 def prepare_data(
-    config: DataConfig, *, seed: int, labels: Labels | None = None, skip_bad: int = 0
+    config: DataConfig,
+    *,
+    seed: int,
+    labels: Labels | None = None,
+    skip_bad: int = 0,
+    moved: Collection[int] | None = None,
 ) -> PreparedData:
     """Find, check, label and split the data set; arguments as for `check_dataset`.
 
@@ -64,7 +74,7 @@ def prepare_data(
         UserError: it can't be trained on.
     """
     report = Report()
-    data = check_dataset(config, report, seed=seed, labels=labels, skip_bad=skip_bad)
+    data = check_dataset(config, report, seed=seed, labels=labels, skip_bad=skip_bad, moved=moved)
     assert data is not None and data.split is not None and data.labels is not None
     table = data.table
     training = table.find(data.split.training)
@@ -101,11 +111,13 @@ def check_dataset(
     seed: int,
     labels: Labels | None = None,
     skip_bad: int = 0,
+    moved: Collection[int] | None = None,
 ) -> CheckedData | None:
     """Check the data set that `config` names; None if no pair can be read.
 
     All that is found goes into the report. The seed is the split's. `labels` come from a resumed run;
-    None: the masks' values choose them. Up to `skip_bad` pairs that can't be read are left out.
+    None: the masks' values choose them. Up to `skip_bad` pairs that can't be read are left out. `moved` is
+    `Split.moved` of an earlier run; None: the masks' classes choose it.
     """
     training, validation = _find_sides(config, report)
     if not len(training) and not validation:
@@ -113,6 +125,7 @@ def check_dataset(
         return None
     split = report.attempt(lambda: _split(config, training, validation, seed)) if training else None
     groups: dict[str, str] = {}
+    errors: dict[str, str] = {}
     if training.scanned is not None:
         table = training.scanned
     else:
@@ -130,6 +143,9 @@ def check_dataset(
         table = report.attempt(partial(reader.check_kinds, config, table)) or table
     values = common_values(table)
     labels = labels or _choose_labels(config, report, table, values)
+    if split and labels:
+        split = _spread(split, training, table, labels, moved)
+        split = split.without(errors) if errors else split
     data = CheckedData(table, form, values, labels, split, groups)
     _summarise(config, report, data)
     return data
@@ -203,6 +219,16 @@ def _split(config: DataConfig, training: Pairs, validation: Pairs | None, seed: 
         pattern=config.group_pattern,
         fold=config.read_fold(),
     )
+
+
+def _spread(
+    split: Split, pairs: Pairs, table: Table, labels: Labels, moved: Collection[int] | None
+) -> Split:
+    """Return the split of `pairs` with each class on both sides, or as an earlier run's `moved` says."""
+    if moved is None and split.drawn is not None and len(pairs) <= _MOST_SPREAD:
+        with suppress(UserError):  # of a value that is no class: it is said later
+            return spread_classes(split, pairs, find_classes(table, labels, pairs))
+    return move_groups(split, pairs, moved or ())
 
 
 def _skip_bad(

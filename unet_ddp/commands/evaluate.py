@@ -8,6 +8,7 @@ All processes score their share; the main one writes the results and prints.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,11 +21,11 @@ import torch
 from unet_ddp.checkpoints.owned import EVALUATION_FILES
 from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
 from unet_ddp.cli import parse
+from unet_ddp.data.groups import group_names
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.read import read_mask, use_own_readers
-from unet_ddp.data.splits import group_names
 from unet_ddp.distributed.device import predicts_in_bfloat16
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
@@ -227,7 +228,7 @@ def finish(
         print_lines(
             f"as training's validation scores it (scale {predictor.preprocessing.scale:g}, without a "
             f"threshold): Dice {evaluation.dice_as_trained:.6f}; the checkpoint says "
-            f"{best['score']:.6f}"
+            f"{best.get('dice', best['score']) or math.nan:.6f}"
         )
     print_lines(*lines, f"wrote {job.output}/: {', '.join(sorted(files))}")
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -184,11 +184,14 @@ def validate(run: Run) -> tuple[Validation | None, Labels | None]:
     kind: type[Counts] = find("counts", labels.activation)
     counts = count_pixels(state, batches, num_classes=labels.num_classes, kind=kind).over_ranks()
     validation = Validation.from_counts(counts)
+    tuned = None
     # A validation that was stopped does not count: --resume repeats it.
-    if stop.poll_now() or run.tuner is None or not validation.scores.dice > state.best:
-        return validation, None
-    tuned = run.tuner.tune(state, counts, watch=stop.until_stopped)
-    stop.poll_now()
+    if not stop.poll_now() and run.tuner is not None:
+        tuned, score, name = run.tuner.tune(state, counts, watch=stop.until_stopped)
+        validation = replace(validation, score=score, score_name=name)
+        stop.poll_now()
+    if state.chooses_by_dice:
+        validation = replace(validation, score=validation.scores.dice, score_name="Dice")
     return validation, tuned
 
 

@@ -60,7 +60,7 @@ class OptimizationConfig:
     )
     """Passes over the training images."""
     patience: Annotated[int, flag("EPOCHS"), NOT_NEGATIVE] = 0
-    """When so many epochs bring no better validation Dice, lower the learning rate to its end within a tenth of the epochs done, then stop; 0: off."""
+    """When so many epochs bring no better score of validation, lower the learning rate to its end within a tenth of the epochs done, then stop; 0: off."""
     batch_size: Annotated[
         int | Literal["auto"],
         Calls("planners", "auto"),

@@ -7,29 +7,22 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import islice
+from collections.abc import Collection, Container, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from unet_ddp.data.exchange import exchange
+from unet_ddp.data.groups import Groups, find_groups
 from unet_ddp.data.masks import Flags
 from unet_ddp.data.pairs import SIDES, Pairs
-from unet_ddp.errors import UserError, count_of, hides_bars
+from unet_ddp.errors import UserError, count_of
 from unet_ddp.files import replacing
 
 OWN_FOLDER = "validation has its own folder"
-
-# view 07 of car 0ee135a3cccc, frame f00930 of drive 0006R0, slice001 of folder vol1
-_NUMBERED = re.compile(r"^(.*[^_\-. /])[_\-. /]+[A-Za-z]*\d+$")
-_OF_NNUNET = re.compile(
-    r"^(.*[^_\-. /])[_\-. /]+[A-Za-z]*\d+_0000$"
-)  # the first channel, in all names
 
 
 @dataclass(frozen=True)
@@ -39,11 +32,16 @@ class Split:
     training: Pairs
     validation: Pairs
     how: str  # one line for the user: the rule of the split
+    drawn: Drawn | None = field(default=None, compare=False, repr=False)
+    """How the sides were drawn, until `spread_classes`; None if they were given."""
+    moved: tuple[int, ...] = ()
+    """Keys of the groups that `spread_classes` gave the other side."""
 
     def without(self, names: Container[str]) -> Split:
         """Return the split without the pairs of these names."""
         training = _leave_out(self.training, names)
-        return Split(training, _leave_out(self.validation, names), self.how)
+        validation = _leave_out(self.validation, names)
+        return replace(self, training=training, validation=validation)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -86,11 +84,11 @@ def split_pairs(
     sides = pairs.sides()
     if sides.any():
         return _split_by_list(pairs, sides)
-    groups = _group(pairs, pattern, seed)
+    groups = find_groups(pairs, pattern, seed)
     if fold is not None:
         index, count = fold
-        chosen = _choose_fold(groups, index, count)
-        return _divide(pairs, groups, chosen, f"fold {index} of {count}, {groups.how}")
+        how = f"fold {index} of {count}, {groups.how}"
+        return _divide(pairs, Drawn(groups, _deal_folds(groups, index, count), index - 1, how))
     target = max(1, round(len(pairs) * validation / 100)) if validation else 0
     how = groups.how
     chosen = _choose(groups.sizes, target)
@@ -98,13 +96,24 @@ def split_pairs(
     is_near = target / 2 <= found <= max(2 * target, 2) and 2 * found <= len(pairs)
     if groups.are_guessed and not is_near:
         how = groups.describe_unused()
-        groups = _Groups(pairs, seed, pairs.names)
+        groups = Groups(pairs, seed, pairs.names)
         chosen = _choose(groups.sizes, target)
-    return _divide(pairs, groups, chosen, how)
+    return _divide(pairs, Drawn(groups, chosen.astype(np.int64), 1, how))
 
 
-def _divide(pairs: Pairs, groups: _Groups, chosen: Flags, how: str) -> Split:
-    """Return the split whose validation pairs are the `chosen` groups."""
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """The side of each group: the number of its fold, or 1 for validation and 0 for training."""
+
+    groups: Groups
+    sides: NDArray[np.int64]
+    held_out: int
+    """The side that validates."""
+    how: str
+
+
+def _divide(pairs: Pairs, drawn: Drawn) -> Split:
+    groups, chosen = drawn.groups, drawn.sides == drawn.held_out
     held_out = np.zeros(len(pairs), bool)
     held_out[groups.order] = np.repeat(chosen, groups.sizes)
     if held_out.all():
@@ -112,7 +121,37 @@ def _divide(pairs: Pairs, groups: _Groups, chosen: Flags, how: str) -> Split:
             f"{count_of(len(pairs), 'image')} in {count_of(len(chosen), 'group')}: none left to train on; "
             "add images, or use --validation 0"
         )
-    return Split(pairs.select(~held_out), pairs.select(held_out), how)
+    return Split(pairs.select(~held_out), pairs.select(held_out), drawn.how, drawn)
+
+
+def spread_classes(split: Split, pairs: Pairs, classes: NDArray[np.bool_]) -> Split:
+    """Return the split of `pairs` with each class on both sides, where two groups or more have it.
+
+    Of folds as many as possible get each class. `classes` is (N, C): which mask has which class. A split
+    that was given stays as it is.
+    """
+    drawn = split.drawn
+    if drawn is None or not (drawn.sides == drawn.held_out).any():
+        return replace(split, drawn=None)
+    groups = drawn.groups
+    has = np.logical_or.reduceat(classes[groups.order], groups.starts)
+    sides = exchange(drawn.sides, groups.sizes, has)
+    changed = (sides == drawn.held_out) != (drawn.sides == drawn.held_out)
+    return move_groups(split, pairs, groups.keys[changed].tolist())
+
+
+def move_groups(split: Split, pairs: Pairs, keys: Collection[int]) -> Split:
+    """Return the split of `pairs` with the groups of these keys on the other side."""
+    drawn = split.drawn
+    if drawn is None or not keys:
+        return replace(split, drawn=None)
+    is_moved = np.isin(drawn.groups.keys, np.array([*keys], np.uint64))
+    sides = (is_moved ^ (drawn.sides == drawn.held_out)).astype(np.int64)
+    how = (
+        f"{drawn.how}; {count_of(len(keys), 'group')} exchanged so that both sides have each class"
+    )
+    moved = _divide(pairs, Drawn(drawn.groups, sides, 1, how))
+    return replace(moved, drawn=None, moved=tuple(sorted(keys)))
 
 
 def _split_by_list(pairs: Pairs, sides: NDArray[np.uint8]) -> Split:
@@ -137,99 +176,6 @@ def split_by_folders(training: Pairs, validation: Pairs) -> Split:
     return Split(training, validation, OWN_FOLDER)
 
 
-# -- groups --------------------------------------------------------------------------------
-
-
-class _Groups:
-    """Groups of pairs that stay on one side, in a random order that depends on the seed.
-
-    A hash of seed and name sorts the groups, so that a new image moves no other. `labels` gives the
-    groups' names, pair by pair.
-    """
-
-    def __init__(
-        self, pairs: Pairs, seed: int, labels: Callable[[], Iterable[str]], how: str = ""
-    ) -> None:
-        self.labels = labels
-        self.are_guessed = False
-        bar = tqdm(
-            labels(),
-            "splitting",
-            len(pairs),
-            unit="pair",
-            leave=False,
-            disable=hides_bars(),
-            delay=2,
-        )
-        keys = np.fromiter((_hash(label, seed) for label in bar), np.uint64, len(pairs))
-        self.order = np.argsort(keys)  # rows of the pairs, group after group
-        keys.sort()  # in place: to index them would take as much memory again
-        self.starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
-        self.sizes = np.diff(self.starts, append=len(pairs))
-        self.how = f"{len(self.sizes)} groups {how}"
-
-    @property
-    def largest(self) -> tuple[str, int]:
-        """Name and size of the largest group, the one of the first pair among equal ones."""
-        size = int(self.sizes.max())
-        first_rows = np.minimum.reduceat(self.order, self.starts)
-        row = int(first_rows[self.sizes == size].min())
-        return next(islice(self.labels(), row, None)), size
-
-    def describe_unused(self) -> str:
-        """Return how pairs are split whose names look like groups, if these are not used."""
-        name, size = self.largest
-        return (
-            f"image by image; the names look like {len(self.sizes)} groups, {size} of "
-            f"{len(self.order)} images in {name}: if they belong together, use --group-pattern"
-        )
-
-
-def group_names(pairs: Pairs, pattern: str | None) -> dict[str, str]:
-    """Return the group of each pair by its name, as `split_pairs` groups them."""
-    return dict(zip(pairs.names(), _group(pairs, pattern, 0).labels(), strict=True))
-
-
-def _group(pairs: Pairs, pattern: str | None, seed: int) -> _Groups:
-    if pattern is not None:
-        if pairs and not any(re.search(pattern, name) for name in pairs.names()):
-            raise UserError(
-                f"--group-pattern {pattern!r}: is in no name, e.g. {next(iter(pairs.names()))}; "
-                "names in a list begin with their folders"
-            )
-        labels = partial(_group_by_name, re.compile(pattern), pairs)
-        return _Groups(pairs, seed, labels, "by --group-pattern")
-    if pairs.groups() is not None:
-        return _Groups(pairs, seed, lambda: pairs.groups() or (), "by the list")
-    numbered = _NUMBERED
-    if all(name.endswith("_0000") for name in pairs.names()):
-        numbered = _OF_NNUNET
-    groups = _Groups(pairs, seed, partial(_group_by_name, numbered, pairs))
-    if 3 <= len(groups.sizes) < len(pairs):  # a prefix common to all is no group
-        name, size = groups.largest
-        groups.how = f"{len(groups.sizes)} groups by name, e.g. {name} ({size} images)"
-        groups.are_guessed = True
-        return groups
-    single = _Groups(pairs, seed, pairs.names)
-    single.how = "image by image"
-    if 2 == len(groups.sizes) < len(pairs):
-        single.how = groups.describe_unused()
-    return single
-
-
-def _group_by_name(pattern: re.Pattern[str], pairs: Pairs) -> Iterator[str]:
-    for name in pairs.names():
-        match = pattern.search(name)
-        yield (match.group(1) or "") if match else name
-
-
-def _hash(name: str, seed: int) -> int:
-    """Return the first 64 bits of a hash: whole ones would differ in no order ever seen."""
-    text = f"{seed}:{name}".encode("utf-8", "surrogateescape")
-    digest = hashlib.sha256(text).digest()
-    return int.from_bytes(digest[:8], "big")
-
-
 def _choose(sizes: NDArray[np.int64], target: int) -> Flags:
     """Choose groups of at most `target` images in all; the smallest group if all are larger."""
     chosen = np.zeros(len(sizes), bool)
@@ -245,8 +191,8 @@ def _choose(sizes: NDArray[np.int64], target: int) -> Flags:
     return chosen
 
 
-def _choose_fold(groups: _Groups, index: int, count: int) -> Flags:
-    """Choose the groups of one fold: large ones are dealt out first, to the emptiest fold."""
+def _deal_folds(groups: Groups, index: int, count: int) -> NDArray[np.int64]:
+    """Return the fold of each group: large ones are dealt out first, to the emptiest fold."""
     sizes = groups.sizes
     if len(sizes) < count:
         found = f"{len(sizes)} groups of images"
@@ -255,13 +201,13 @@ def _choose_fold(groups: _Groups, index: int, count: int) -> Flags:
             found = groups.how
             more = ", or --group-pattern '(.+)' if their images do not belong together"
         raise UserError(f"--fold {index}/{count}: there are {found}; use fewer folds{more}")
-    chosen = np.zeros(len(sizes), bool)
+    folds = np.zeros(len(sizes), np.int64)
     filled = [0] * count
     for group in np.argsort(-sizes, kind="stable"):
         emptiest = filled.index(min(filled))
-        chosen[group] = emptiest == index - 1
+        folds[group] = emptiest
         filled[emptiest] += sizes[group]
-    return chosen
+    return folds
 
 
 # -- split.csv -----------------------------------------------------------------------------

@@ -172,7 +172,14 @@ def terminal_table(evaluation: Evaluation) -> list[str]:
         columns = "  ".join(cell.ljust(10) for cell in cells)
         lines.append(f"{name:<{width}}   {columns}".rstrip())
     what = "of the foreground" if scores.is_binary else "mean of the classes that occur"
-    lines += ["", f"Dice {show(scores.dice)}, IoU {show(scores.iou)} ({what})"]
+    lines.append("")
+    if (
+        evaluation.tally is not None
+    ):  # the score that chooses the epoch, before the means over pixels
+        lines.append(evaluation.tally.describe())
+    for name, tally in evaluation.class_tallies.items():
+        lines.append(f"  {name}: {tally.brief}")
+    lines += [f"Dice {show(scores.dice)}, IoU {show(scores.iou)} ({what})"]
     calibration = f"expected calibration error {evaluation.calibration.error:.4f}"
     if curve is not None:
         calibration += (
@@ -180,9 +187,5 @@ def terminal_table(evaluation: Evaluation) -> list[str]:
             f"{curve.best_dice:.4f}; {curve.dice_at(0.5):.4f} at 0.5)"
         )
     lines.append(calibration)
-    if evaluation.tally is not None:
-        lines.append(evaluation.tally.describe())
-    for name, tally in evaluation.class_tallies.items():
-        lines.append(f"  {name}: {tally.brief}")
     worst = [f"{record.name} {show(record.score)}" for record in evaluation.worst(3)]
     return [*lines, f"worst: {', '.join(worst)}"]

@@ -28,13 +28,13 @@ def rebuild(content: Content, source: Path, labels: Labels) -> PreparedData:
         raise UserError(f"{source} does not say which images it was validated on; {_ADVICE}")
     config = with_saved(TrainConfig(), content["config"])
     seed = config.optimization.seed
-    names = content.get("names")
+    names, moved = content.get("names"), content.get("moved") or ()
     # The run may have left out bad files; if it did not, they are said below.
     skipped = sys.maxsize if names else 0
     try:
-        data = prepare_data(config.data, seed=seed, labels=labels, skip_bad=skipped)
+        data = prepare_data(config.data, seed=seed, labels=labels, skip_bad=skipped, moved=moved)
         if names and names != data.split.fingerprint:
-            data = prepare_data(config.data, seed=seed, labels=labels)
+            data = prepare_data(config.data, seed=seed, labels=labels, moved=moved)
     except UserError as error:
         raise UserError(f"{source}: the data of its run: {error}; or {_ADVICE}") from None
     if names and names != data.split.fingerprint:

@@ -60,6 +60,12 @@ class Scores:
         """The foreground's IoU; of more than two classes, the mean over those that occur."""
         return self._summarise(self.iou_per_class)
 
+    @property
+    def dice_of_true(self) -> float:
+        """As `dice`, of the classes that truth has: nan, not 0, if it has none of them."""
+        pairs = zip(self.dice_per_class, self.recall_per_class, strict=True)
+        return self._summarise([math.nan if math.isnan(r) else dice for dice, r in pairs])
+
     def _summarise(self, per_class: list[float]) -> float:
         if self.is_binary:
             return per_class[1]
@@ -143,6 +149,9 @@ class Validation:
     dice_at_threshold: float | None
     """The foreground's Dice with that threshold."""
     calibration_error: float
+    score: float
+    """What chooses the best epoch: the score that predictions will have, 0 to 1; nan if truth has nothing to score."""
+    score_name: str = "Dice"
 
     @classmethod
     def from_counts(cls, counts: Counts) -> Validation:
@@ -154,4 +163,7 @@ class Validation:
             curve = ThresholdCurve.from_histogram(histogram)
             threshold, dice = curve.best, curve.best_dice
         error = Calibration.from_histogram(histogram).error
-        return cls(scores, threshold, dice, error)
+        score = scores.dice_of_true
+        if dice is not None and not math.isnan(score):
+            score = dice
+        return cls(scores, threshold, dice, error, score)

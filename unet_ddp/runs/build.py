@@ -38,7 +38,8 @@ from unet_ddp.runs.same_data import measure_files
 from unet_ddp.runs.trial import refuse_lost_state
 from unet_ddp.settings import values_of, with_values
 from unet_ddp.training.losses import SegmentationLoss
-from unet_ddp.training.state import AdamW, Schedule, TrainState, WeightAverage
+from unet_ddp.training.state import AdamW, Schedule, TrainState
+from unet_ddp.training.tensors import WeightAverage
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,7 @@ def build_metadata(
         "config": config.to_dict(),
         **({"sources": spec.sources} if spec.sources else {}),
         "names": data.split.fingerprint,
+        **({"moved": list(data.split.moved)} if data.split.moved else {}),
         "files": measure_files(data.split),
         "crop_size": list(data.crop_size) if data.crop_size else None,
         "images_per_step": loaders.sampler.per_step * world.size,

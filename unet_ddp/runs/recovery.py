@@ -25,6 +25,7 @@ _METADATA_OF_BEST = (
     "preprocessing",
     "config",
     "names",
+    "moved",
     "sources",
 )
 
@@ -174,7 +175,7 @@ def _find_best(folder: Path, content: Content) -> tuple[Content, dict[str, Conte
             if is_end and run.best == Best(**best):
                 return content, {"best.pt": compose_best(found)}, ""
     lost = f"{folder / 'best.pt'} is not the network of epoch {epoch}, the best so far"
-    return {**content, "best": {"score": -math.inf, "epoch": 0}}, {}, lost
+    return {**content, "best": {**best, "score": -math.inf, "epoch": 0}}, {}, lost
 
 
 def delete_later(folder: Path, resumed: Resumed) -> None:
@@ -202,7 +203,9 @@ def _read_best(path: Path) -> object:
     """Return the epoch and score of the best that a checkpoint names; None if it can't be read."""
     with suppress(UserError):
         best = load(path).get("best")
-        if isinstance(best, dict) and all(isinstance(v, (int, float)) for v in best.values()):
+        if isinstance(best, dict) and all(
+            isinstance(best.get(name), (int, float)) for name in ("score", "epoch")
+        ):
             return best
     return None
 

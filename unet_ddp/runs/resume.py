@@ -190,6 +190,7 @@ class Resumed:
             seed=config.optimization.seed,
             labels=Labels.from_dict(saved["labels"]) if saved else None,
             skip_bad=config.launch.skip_bad_files,
+            moved=saved.get("moved", ()) if saved else None,
         )
         check_classes(data.labels, config.optimization.class_weights)
         if data.labels.needs is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -237,7 +238,7 @@ class Tracker:
         if end and first == state.done:
             self._bar.total = end
             self._log(
-                f"--patience {state.patience}: best validation Dice {state.best:.4f} in epoch "
+                f"--patience {state.patience}: best validation {state.best_name} {state.best:.4f} in epoch "
                 f"{state.best_epoch + 1}; the learning rate falls to its end in "
                 f"{count_of((end - first) // state.steps_per_epoch, 'more epoch')}, then the run ends"
             )
@@ -254,12 +255,18 @@ def find_shorter(config: TrainConfig, data: PreparedData, world: World) -> str:
 
 
 def _describe(validation: Validation | None, best: float) -> str:
-    """Return a few words about a validation; `best` is the highest Dice before it."""
+    """Return a few words about a validation, the score that chooses first; `best` is the highest before it."""
     if validation is None:
         return "not validated"
-    text = f"validation Dice {validation.scores.dice:.4f}"
-    if validation.scores.dice > best:
-        text += " (best)"
+    text = f"validation {validation.score_name} {validation.score:.4f}"
     if validation.threshold is not None:
-        text += f", {validation.dice_at_threshold:.4f} at threshold {validation.threshold:.3f}"
+        text += f" at threshold {validation.threshold:.3f}"
+    if validation.score >= best:
+        text += " (best)"
+    elif math.isnan(validation.score):
+        text += " (nothing to score)"
+    if validation.threshold is not None:
+        text += f", {validation.scores.dice:.4f} at 0.5"
+    elif validation.score_name != "Dice":
+        text += f", Dice {validation.scores.dice:.4f}"
     return text

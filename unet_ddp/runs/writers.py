@@ -8,7 +8,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,11 +111,20 @@ def score_columns(validation: Validation | None, names: list[str]) -> Row:
     if validation.threshold is not None:
         row["threshold"] = validation.threshold
         row["dice_at_threshold"] = validation.dice_at_threshold
+    row["validation_score"] = validation.score
     row["calibration_error"] = validation.calibration_error
     for score, values in (("dice", scores.dice_per_class), ("iou", scores.iou_per_class)):
         for name, value in zip(names, values, strict=True):
             row[score_column(score, name)] = value
     return {key: to_cell(value) for key, value in row.items()}
+
+
+def chosen_by(rows: Iterable[Mapping[str, str]]) -> list[float]:
+    """Return the score that chooses the best epoch, by the rows of metrics.csv; nan for none.
+
+    An earlier version chose by the Dice.
+    """
+    return [to_float(row.get("validation_score", row.get("validation_dice"))) for row in rows]
 
 
 def score_column(score: str, name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.losses import SegmentationLoss
+from unet_ddp.training.tensors import Tensors, WeightAverage
 
 
 @dataclass(frozen=True)
@@ -59,68 +59,6 @@ def _cosine(done: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
-class Tensors:
-    """A network's tensors, listed once: to walk over its modules takes the host 0.1 to 0.2 ms.
-
-    A launch-bound step of a GPU is a few of them, and would have two to six walks.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        self.parameters: list[Tensor] = list(network.parameters())
-        self._held: list[tuple[dict[str, Any], str]] = []
-        for module in network.modules():
-            held: Any = module._buffers
-            self._held += [(held, name) for name, buffer in held.items() if buffer is not None]
-        self.buffers: list[Tensor] = [held[name] for held, name in self._held]
-
-    def zero_grad(self) -> None:
-        """Set gradients to zeros, which can be added over ranks also where a pass has not used a parameter."""
-        for parameter in self.parameters:
-            parameter.grad = torch.zeros_like(parameter)
-
-    @torch.no_grad()
-    def keep_buffers(self) -> None:
-        """Copy into the first tensor of a buffer what a forward pass has assigned in its place.
-
-        `self.mean = 0.9 * self.mean + …` makes a new tensor; the average, snapshots and DDP know the first one.
-        """
-        for (held, name), buffer in zip(self._held, self.buffers, strict=True):
-            if held[name] is not buffer:
-                buffer.copy_(held[name])
-                held[name] = buffer
-
-
-class WeightAverage:
-    """An exponential moving average (EMA) of a network's weights; batch norm's buffers are copied.
-
-    `decay` is the weight of the old average in a step, as 0.999. After n steps it is at most n / (n + 9), as
-    TensorFlow's with `num_updates`: the random first weights would else spoil the average for 1 / (1 - decay) steps.
-    """
-
-    def __init__(self, network: nn.Module, decay: float) -> None:
-        self.network = copy.deepcopy(network).eval().requires_grad_(False)
-        self.decay = decay
-        self.steps = 0
-        self._tensors = Tensors(self.network)
-
-    @torch.no_grad()
-    def update_ema(self, network: Tensors, is_finite: Tensor) -> None:
-        """Follow `network`, unless its step was skipped; the device is not waited for.
-
-        The buffers of a skipped one are restored already; `is_finite` is a bool of shape ().
-        """
-        averages = self._tensors.parameters
-        weight = 1 - min(self.decay, self.steps / (self.steps + 9))
-        new = torch._foreach_lerp(averages, network.parameters, weight)
-        chosen = is_finite.to(averages[0].dtype)  # () 1 or 0: few kernels, a choice is one for each
-        torch._foreach_mul_(new, chosen)
-        torch._foreach_mul_(averages, 1 - chosen)
-        torch._foreach_add_(averages, new)
-        if network.buffers:
-            torch._foreach_copy_(self._tensors.buffers, network.buffers)
-        self.steps += 1
-
-
 @dataclass
 class TrainState:
     """All that changes while a run trains, and the functions that change it.
@@ -155,8 +93,16 @@ class TrainState:
     step: int = 0
     """Steps of the optimizer done in this epoch."""
     best: float = -math.inf
-    """Highest validation Dice so far."""
+    """Highest score of validation so far; -inf until there is one. See `Validation.score`."""
+    best_name: str = "Dice"
+    best_dice: float | None = None
+    """Validation Dice of the best epoch, without a threshold; None if it is nan."""
     best_epoch: int = 0
+    """Of equally good ones the last."""
+    improved_epoch: int = 0
+    """Of the epochs with the highest score, the first."""
+    chooses_by_dice: bool = False
+    """Choose the best epoch without a threshold: a run of an earlier version continues so."""
     threshold: float | None = None
     """Best threshold of the last validation; None for more than two classes."""
     sums: Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
@@ -193,13 +139,25 @@ class TrainState:
         self.step += 1
 
     def finish_epoch(self, validation: Validation | None) -> bool:
-        """Go to the next epoch; return whether this one's validation Dice is the best so far."""
-        dice, self.threshold = math.nan, None
+        """Go to the next epoch; return whether this one's network is the best so far.
+
+        Of equally good ones it is the last, and of epochs without a score, too.
+        """
+        is_best, self.threshold = False, None
         if validation is not None:
-            dice, self.threshold = validation.scores.dice, validation.threshold
-        is_best = dice > self.best  # never for nan
-        if is_best:
-            self.best, self.best_epoch = dice, self.epoch
+            self.threshold = validation.threshold
+            score = -math.inf if math.isnan(validation.score) else validation.score
+            is_best = score >= self.best
+            if score > self.best:
+                self.improved_epoch = self.epoch
+            if is_best:
+                dice = validation.scores.dice
+                self.best, self.best_name, self.best_epoch = (
+                    score,
+                    validation.score_name,
+                    self.epoch,
+                )
+                self.best_dice = None if math.isnan(dice) else dice
         self.epoch, self.step = self.epoch + 1, 0
         self.sums = torch.zeros_like(self.sums)
         self.skipped[0] = 0
@@ -212,7 +170,7 @@ class TrainState:
         Hägele et al., arXiv 2405.18392: a fall of the rate in 10 to 20 % of the steps gives what a
         cosine over all of them gives.
         """
-        is_stuck = 0 < self.patience < self.epoch - self.best_epoch
+        is_stuck = 0 < self.patience < self.epoch - self.improved_epoch
         end = self.done + math.ceil(self.epoch / 10) * self.steps_per_epoch
         if is_stuck and self.schedule.anneal is None and end < self.schedule.steps:
             self.schedule = replace(self.schedule, anneal=(self.done, end))
@@ -243,7 +201,13 @@ class TrainState:
                 "sums": self.sums.tolist(),
                 "skipped": self.skipped.tolist(),
             },
-            "best": {"score": self.best, "epoch": self.best_epoch},
+            "best": {
+                "score": self.best,
+                "name": self.best_name,
+                "dice": self.best_dice,
+                "epoch": self.best_epoch,
+                "improved": self.improved_epoch,
+            },
             "threshold": self.threshold,
             "anneal": self.schedule.anneal,
             "unbiased": self.unbiased,
@@ -270,6 +234,10 @@ class TrainState:
         self.sums = self.sums.new_tensor(position["sums"])
         self.skipped = self.skipped.new_tensor(position.get("skipped") or [0, 0])
         self.best, self.best_epoch = best["score"], best["epoch"]
+        self.best_name = best.get("name", "Dice")
+        self.best_dice = best.get("dice")
+        self.improved_epoch = best.get("improved", self.best_epoch)
+        self.chooses_by_dice = "name" not in best
         self.threshold, self.unbiased = state.get("threshold"), state.get("unbiased", False)
         if state.get("anneal") and self.patience:
             self.schedule = replace(self.schedule, anneal=tuple(state["anneal"]))

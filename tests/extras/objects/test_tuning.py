@@ -162,8 +162,9 @@ def test_of_large_images_the_middle_is_tuned_and_read_once(
         precision=Precision(CPU, "float32"),
     )
     for _ in range(2):
-        found = tuner.tune(state, ANY, watch=lambda samples: samples)
+        found, *score = tuner.tune(state, ANY, watch=lambda samples: samples)
         assert found == replace(OBJECTS, separation=(0.6, 0.5))
+        assert score == [1.0, "mean AP"]
         assert read == [0, 0, 1, 3, 4, 5, 6, 8, 9]
 
 
@@ -186,8 +187,9 @@ def test_of_a_long_image_the_middle_is_tuned(tmp_path: Path, is_high: bool) -> N
         preprocess=Preprocessing(1, (0.5,), (0.5,), 1.0),
         precision=Precision(CPU, "float32"),
     )
-    found = tuner.tune(state, ANY, watch=lambda samples: samples)
+    found, *score = tuner.tune(state, ANY, watch=lambda samples: samples)
     assert found == replace(OBJECTS, separation=(0.6, 0.5))
+    assert score == [1.0, "mean AP"]
 
 
 def test_only_objects_have_something_to_choose(tmp_path: Path) -> None:

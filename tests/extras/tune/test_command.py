@@ -367,7 +367,7 @@ def test_without_validation_or_optuna_or_under_torchrun(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trainer.best = math.nan
-    with pytest.raises(UserError, match="no validation Dice to choose by; use --validation"):
+    with pytest.raises(UserError, match="no score of validation to choose by; use --validation"):
         main(ARGV)
     with monkeypatch.context() as patch:
         patch.setattr("importlib.util.find_spec", lambda name: None)

@@ -11,9 +11,9 @@ from typing import Any
 from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
 from unet_ddp.commands.evaluate import Job, score
 from unet_ddp.data.csv_cells import read_rows
+from unet_ddp.data.groups import group_names
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.names import file_key
-from unet_ddp.data.splits import group_names
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, join_some, shorten
 from unet_ddp.evaluation.results import Evaluation

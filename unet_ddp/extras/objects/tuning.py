@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -37,8 +38,8 @@ class SeparationTuner:
         self._world, self._resize_masks = world, resize_masks
         self._samples: list[EvaluationSample] = []
 
-    def tune(self, state: TrainState, counts: Counts, watch: Watch) -> Labels:
-        """Return the labels that decode the predictions of the state's network best, on every rank.
+    def tune(self, state: TrainState, counts: Counts, watch: Watch) -> tuple[Labels, float, str]:
+        """Return the labels that decode the predictions of the state's network best, and their score.
 
         The `counts` of pixels say nothing of objects. `watch` passes the samples on, until the run is to
         stop: what is returned does not count then.
@@ -49,9 +50,9 @@ class SeparationTuner:
         backend = TorchBackend(network, state.preprocess, device, fold=False, dtype=dtype)
         model = LoadedModel(backend, self._labels, state.preprocess, None, [])
         predictor = Predictor([model], device=device)
-        chosen, _ = choose_separation(predictor, watch(self._read(predictor)), self._world)
+        chosen, score = choose_separation(predictor, watch(self._read(predictor)), self._world)
         network.train(was_training)
-        return chosen
+        return chosen, score, "mean AP"
 
     def _read(self, predictor: Predictor) -> Iterator[EvaluationSample]:
         """Yield this rank's share of the samples."""
@@ -88,7 +89,8 @@ def choose_separation(
 ) -> tuple[Labels, float]:
     """Return the candidate with the highest score over the samples of all ranks, and that score.
 
-    Of equally good ones it is the first, on every rank; without samples, too.
+    Of equally good ones it is the first, on every rank; without samples, too. Without a true object there
+    is no score: nan.
     """
     labels = predictor.labels
     assert isinstance(labels, ObjectLabels)
@@ -102,8 +104,10 @@ def choose_separation(
         return [total(labels.score(mask, true_mask)) for mask in masks]
 
     counted = score_each(count, samples, world)
-    scores = [total(column).quality for column in zip(*counted, strict=True)]
-    if not scores:
-        return candidates[0], 0.0
+    tallies = [total(column) for column in zip(*counted, strict=True)]
+    if not tallies:
+        return candidates[0], math.nan
+    scores = [tally.quality for tally in tallies]
     best = int(np.argmax(np.nan_to_num(scores)))
-    return candidates[best], scores[best]
+    has_truth = tallies[best].scores["true_objects"] > 0
+    return candidates[best], scores[best] if has_truth else math.nan

@@ -22,7 +22,7 @@ from unet_ddp.files import as_local_path, as_path, is_address, write_errors, wri
 from unet_ddp.metrics.scores import show
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.plugins import find, is_own
-from unet_ddp.runs.writers import describe_time, read_rows, to_float
+from unet_ddp.runs.writers import chosen_by, describe_time, read_rows, to_float
 from unet_ddp.settings import Kind, flag, names_of
 
 _MOST_LINES = 8
@@ -139,7 +139,7 @@ def read_run(place: Path) -> Run:
         raise UserError(f"{folder}: no epoch is done (metrics.csv); train it first")
     dice = [to_float(row.get("validation_dice")) for row in rows]
     seconds = [to_float(row.get("seconds")) for row in rows]
-    best = find_best(dice)[0]
+    best = find_best(chosen_by(rows))[0]
     scores = {"Dice": dice[best], "IoU": to_float(rows[best].get("validation_iou"))}
     cells = {
         "Dice": show(scores["Dice"]),

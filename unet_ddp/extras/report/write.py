@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -157,9 +158,10 @@ def _facts(
         epoch = f"epoch {best['epoch'] + 1}"
         if epochs:
             epoch += f" of {epochs}"
-        facts.append(("validation Dice", f"{show(best['score'])} ({epoch})"))
+        score = best["score"] if best["score"] >= 0 else math.nan
+        facts.append((f"validation {best.get('name', 'Dice')}", f"{show(score)} ({epoch})"))
     if evaluation is not None:
-        facts += headline(evaluation)[1:]
+        facts += headline(evaluation)[evaluation.tally is None :]
     if model is not None:
         facts.append(("network", str(model.architecture)))
     return facts
@@ -191,9 +193,12 @@ def write_samples(
         samples.append((image, shown[0], shown[1]))
     with write_errors(path), owning(path) as place, replacing(place) as temporary:
         draw_samples(samples, predictor.labels, temporary)
-    epoch, score = model.run["best"]["epoch"] + 1, model.run["best"]["score"]
+    found = model.run["best"]
+    what = f"validation {found.get('name', 'Dice')} {found['score']:.4f}"
+    if found["score"] < 0:
+        what = "the last: the validation images have nothing to score"
     return [
-        f"best: epoch {epoch}, validation Dice {score:.4f}; {best}",
+        f"best: epoch {found['epoch'] + 1}, {what}; {best}",
         *predictor.labels.describe_tuning(),
         f"samples: {path} (image, truth, prediction)",
     ]

@@ -34,7 +34,8 @@ class Facts:
 def find_facts(saved: SavedModel, source: Path, labels: Labels) -> Facts:
     """Return the facts in a checkpoint and next to it."""
     best = saved.run.get("best") or {}
-    own = {"validation_dice": float(best["score"])} if "score" in best else {}
+    dice = best.get("dice", best.get("score"))
+    own = {} if dice is None else {"validation_dice": float(dice)}
     scores = _find_scores(saved.run, source.parent / "metrics.csv") or own
     pairs = [(name, (scores.get(score_column("dice", name)), scores.get(score_column("iou", name)))) for name in labels.class_names]  # fmt: skip
     classes = [
@@ -65,7 +66,8 @@ def _find_scores(run: Content, path: Path) -> dict[str, float]:
             with suppress(ValueError):
                 scores[name] = float(text)
     scores = {name: score for name, score in scores.items() if math.isfinite(score)}
-    is_its = math.isclose(scores.get("validation_dice", -1.0), best["score"], rel_tol=1e-6)
+    dice = best.get("dice", best["score"]) or 0.0
+    is_its = math.isclose(scores.get("validation_dice", -1.0), dice, rel_tol=1e-6)
     return scores if is_its else {}
 
 

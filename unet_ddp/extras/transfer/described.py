@@ -28,7 +28,7 @@ def describe(saved: SavedModel) -> dict[str, Any]:
         "threshold": saved.threshold,
         "config": {"precision": config.get("precision", "float32")},
     }
-    if "best" in saved.run:
+    if "best" in saved.run and saved.run["best"]["score"] >= 0:  # JSON has no infinity
         facts["best"] = saved.run["best"]
     return facts
 

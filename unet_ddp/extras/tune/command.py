@@ -33,7 +33,7 @@ from unet_ddp.extras.tune.trainings import (
 from unet_ddp.files import as_local_path, write_errors, write_text
 from unet_ddp.files.contents import read_json
 from unet_ddp.runs.lock import lock_folder
-from unet_ddp.runs.writers import describe_time, read_rows, to_float
+from unet_ddp.runs.writers import chosen_by, describe_time, read_rows
 from unet_ddp.settings import Kind, as_flag, flag, names_of
 
 _FACTOR = 3  # of epochs from rung to rung, by which the trials become fewer
@@ -253,14 +253,13 @@ class Search:
             print_lines(f"{about}: failed: {last_words(place, self.config)}")
             return None
         rows = read_rows(place / "metrics.csv")[:epochs]
-        found = [to_float(row.get("validation_dice")) for row in rows]
-        dice = max((each for each in found if not math.isnan(each)), default=None)
+        dice = max((each for each in chosen_by(rows) if not math.isnan(each)), default=None)
         if dice is None:
-            raise UserError(f"{place}: no validation Dice to choose by; use --validation")
+            raise UserError(f"{place}: no score of validation to choose by; use --validation")
         reached[str(epochs)] = dice
         self._save()
         took = describe_time(time.monotonic() - began)
-        print_lines(f"{about}: validation Dice {dice:.4f} at epoch {epochs} ({took})")
+        print_lines(f"{about}: validation score {dice:.4f} at epoch {epochs} ({took})")
         return dice
 
     def start(self, k: int, epochs: int) -> int:
