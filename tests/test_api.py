@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -32,14 +33,29 @@ PARTS = f"""
 class Broken(SquaredDice):
     def value(self, sums, weights):
         return 1 / 0
+
+class Notes:
+    def __init__(self, run): pass
+    def epoch(self, row): print("error: 0.25 of this epoch, in the user's words")
 """
 
+AGAIN = """
+import subprocess, sys
+from pathlib import Path
+import unet_ddp
 
-class Nowhere:
-    """A part that other processes can't import."""
-
-
-Nowhere.__module__ = "__main__"
+class Again:
+    def __init__(self, run): pass
+    def epoch(self, row):
+        try:
+            unet_ddp.train(resume=True, device="cpu", workers=0)
+            said = "let in"
+        except unet_ddp.UserError as error:
+            said = str(error)
+        code = "from pathlib import Path; from unet_ddp.runs.lock import lock_folder; lock_folder(Path('checkpoints'), '--x')"
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        Path("said.txt").write_text(said + "\\n" + other.stderr.splitlines()[-1])
+"""
 
 
 @pytest.fixture
@@ -68,7 +84,7 @@ def test_a_run_from_python_is_that_of_the_command_line(images: Path) -> None:
     status, _, _ = call_main(
         "train", ["--exp-name", "there", "--precision=float32", *FLAGS, *data_flags(images)], "."
     )
-    assert status == 0 and run.path == Path("checkpoints/here")
+    assert status == 0 and run.path == Path("checkpoints/here").absolute()
     assert_same_weights(run.path, Path("checkpoints/there"))
     assert [row["epoch"] for row in run.metrics] == [1, 2]
     assert all(0 <= row["validation_dice"] <= 1 for row in run.metrics)
@@ -120,7 +136,7 @@ def test_a_row_that_a_crash_cut_off_has_nan(tmp_path: Path) -> None:
         ({"epoch": 3}, "did you mean --epochs"),
         ({"epochs": 0}, "--epochs 0: must be 1 or more"),
         ({"images": "nowhere", "masks": "masks"}, "nowhere"),
-        ({"loss": Nowhere}, "%%writefile parts.py"),
+        ({"loss": type("Nowhere", (), {})}, "%%writefile parts.py"),
         ({"augmentation": lambda image, mask, generator: (image, mask)}, "%%writefile parts.py"),
         ({"images": "imgs", "masks": "masks", "nproc": 2, "crop_size": (9, 9)}, "16 or more"),
     ],
@@ -134,6 +150,55 @@ def test_a_mistake_is_an_error_of_one_line(
     assert not Path("checkpoints").exists()
 
 
+def test_a_thread_is_refused_before_the_folder_is_made(images: Path) -> None:
+    caught: list[unet_ddp.UserError] = []
+
+    def work() -> None:
+        with pytest.raises(unet_ddp.UserError) as error:
+            unet_ddp.train(images="imgs", masks="masks", **SETTINGS)
+        caught.append(error.value)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(caught[0]) and not Path("checkpoints").exists()
+
+
+def test_a_run_leaves_the_process_as_it_was(images: Path) -> None:
+    """Its cores are those of each new thread, its folder is found from any other, and no name is too long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        run = unet_ddp.train(images="imgs", masks="masks", **{**SETTINGS, "epochs": 1})
+        found: list[int] = []
+        thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        assert found == [2]
+    finally:
+        torch.set_num_threads(before)
+    os.chdir("imgs")  # the fixture goes back
+    assert len(run.metrics) == 1
+    with pytest.raises(unet_ddp.UserError, match="no such folder"):
+        _ = unet_ddp.TrainedRun(Path("nowhere")).metrics
+    with pytest.raises(unet_ddp.UserError, match="device nope: must be one of"):
+        run.predictor(device="nope")
+    with pytest.raises(unet_ddp.UserError, match="name too long"):
+        unet_ddp.train(images=".", masks="../masks", exp_name="e" * 300, **SETTINGS)
+
+
+def test_a_running_runs_folder_is_not_let_in_again(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the attempt unlock it, as a system's locks are the process's."""
+    (images / "again.py").write_text(AGAIN)
+    unet_ddp.train(
+        images="imgs", masks="masks", callback="again:Again", **{**SETTINGS, "epochs": 1}
+    )
+    said = Path("said.txt").read_text().splitlines()
+    assert "another run of this process" in said[0] and "another run uses it" in said[1]
+
+
 @pytest.mark.processes
 def test_a_script_without_a_guard_trains_on_two_processes(images: Path) -> None:
     """An own part beside it is found by the ranks; their lines come through; a mistake of theirs is raised."""
@@ -144,7 +209,7 @@ def test_a_script_without_a_guard_trains_on_two_processes(images: Path) -> None:
 
         print("once")
         where = dict(images="imgs", masks="masks", width=2, epochs=1, batch_size=1, workers=0, device="cpu")
-        run = unet_ddp.train(**where, nproc=2, loss=SquaredDice, exp_name="two", seed=3)
+        run = unet_ddp.train(**where, nproc=2, loss=SquaredDice, callback="parts:Notes", exp_name="two", seed=3)
         print("Dice", run.metrics[-1]["validation_dice"])
         try:
             unet_ddp.train(**where, nproc=2, exp_name="two")
@@ -159,7 +224,7 @@ def test_a_script_without_a_guard_trains_on_two_processes(images: Path) -> None:
     done = python(images, "script.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("once") == 1 and "Dice" in done.stdout
-    assert "epoch 1: loss" in done.stdout
+    assert "epoch 1: loss" in done.stdout and "error: 0.25 of this epoch" in done.stdout
     assert "caught" in done.stdout and "contains a run" in done.stdout
     assert "ended a process of the run failed" in done.stdout
     assert "\r" not in done.stdout + done.stderr  # no bar

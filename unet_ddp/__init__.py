@@ -26,6 +26,11 @@ _MODULES = {
 }
 
 
+def __dir__() -> list[str]:
+    """Return the public names, for completion."""
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: torch takes a second."""
     if name not in _MODULES:

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import NoReturn
 
 from unet_ddp import __version__
-from unet_ddp.errors import RunError, UserError, one_line, survive_lost_output
+from unet_ddp.errors import RunError, UserError, error_line, survive_lost_output
 from unet_ddp.plugins import find, is_built_in, is_own, list_names
 
 COMMANDS = {  # the built-in ones by groups: arguments, and what each does
@@ -76,12 +76,12 @@ def run(name: str, argv: Sequence[str] | None = None) -> int:
         status: int = _import(name)(argv)
         return status
     except (UserError, RunError) as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
+        print(error_line(error), file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.ENAMETOOLONG) or error.filename is None:
             raise
-        print(f"error: {one_line(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
+        print(error_line(f"{error.filename}: {error.strerror}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

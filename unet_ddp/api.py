@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
+from uuid import uuid4
 
 from unet_ddp.cli import parse_train
+from unet_ddp.cli.python import to_words
 from unet_ddp.commands import train as command
 from unet_ddp.config import TrainConfig
 from unet_ddp.distributed.device import pick_device
@@ -24,15 +26,13 @@ from unet_ddp.distributed.join import MISTAKE
 from unet_ddp.distributed.launch import FAULT, Entrypoint, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import dying_with_parent
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import BAR, RunError, UserError, hides_bars
+from unet_ddp.errors import BAR, MARK, RunError, UserError, hides_bars
 from unet_ddp.plugins import is_own
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.writers import read_rows, to_float
-from unet_ddp.settings import as_flag
 
 _INTERRUPTED = 128 + signal.SIGINT
 _NOTEBOOK = 120  # columns of a bar there
-_ERROR = "error: "  # so begins the line of a program that says what is wrong
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,20 @@ class TrainedRun:
     Name it for an earlier run: a checkpoint starts no code.
     """
 
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "path", Path(self.path).absolute()
+        )  # a notebook changes its folder
+
     @property
     def metrics(self) -> list[dict[str, float]]:
         """A row of metrics.csv per epoch, by its columns; nan for a number that an epoch does not have.
 
         Raises:
-            UserError: metrics.csv is corrupt.
+            UserError: metrics.csv is corrupt, or the folder does not exist.
         """
+        if not self.path.is_dir():
+            raise UserError(f"{self.path}: there is no such folder; give that of a run")
         metrics = []
         for row in read_rows(self.path / "metrics.csv"):
             metrics.append({name: to_float(value) for name, value in row.items()})
@@ -105,65 +112,37 @@ def train(**settings: Any) -> TrainedRun:
         SystemExit: another signal has stopped the run, or it failed on ranks that torchrun started.
     """
     began = time.monotonic()  # this process may have worked for hours before
-    argv: list[str] = []
-    for name, value in settings.items():
-        argv += _to_words(name, value)
+    argv = [word for name, value in settings.items() for word in to_words(name, value)]
     config: TrainConfig = parse_train(argv)
-    launch, entrypoint = config.launch, partial(command.train, began=began)
-    if "RANK" in os.environ:
-        status = _join_ranks(entrypoint, config)
-    elif launch.nproc > 1:
+    launch, model = config.launch, config.network.model
+    run = TrainedRun(config.folder, model if is_own("networks", model) else None)
+    if "RANK" not in os.environ and launch.nproc > 1:
         status = _train_in_others(argv)
     else:
-        status = entrypoint(config, World(device=pick_device(launch.device)))
+        status = _train_here(partial(command.train, began=began), config)
     if status == _INTERRUPTED:
         raise KeyboardInterrupt
     if status:
         sys.exit(status)
-    model = config.network.model
-    return TrainedRun(config.folder, model if is_own("networks", model) else None)
+    return run
 
 
-def _join_ranks(entrypoint: Entrypoint[TrainConfig], config: TrainConfig) -> int:
-    """Return the exit status of all ranks; what is wrong has been said by the first that failed."""
+def _train_here(entrypoint: Entrypoint[TrainConfig], config: TrainConfig) -> int:
+    """Return the exit status of the run, of all ranks under torchrun: there the first that fails says why."""
+    if threading.current_thread() is not threading.main_thread():
+        raise UserError(
+            "train() in a thread: signals, as Ctrl-C, reach the main thread alone; call it there, or have it "
+            "train in other processes by nproc=2"
+        )
     launch = config.launch
+    if "RANK" not in os.environ:
+        return entrypoint(config, World(device=pick_device(launch.device)))
     try:
         run_on_all_ranks(
             entrypoint, config, nproc=launch.nproc, device=launch.device, timeout=launch.timeout
         )
     except SystemExit as end:
         return int(end.code or 0)
-
-
-# -- settings as a command line ------------------------------------------------------------
-
-
-def _to_words(name: str, value: Any) -> list[str]:
-    """Return the words of a command line that give a setting."""
-    flag = as_flag(name)
-    if value is None or (name == "resume" and value is False):  # it may also be a file
-        return []
-    if value is True:
-        return [flag]
-    if value is False:
-        return [as_flag(f"no_{name}")]
-    if isinstance(value, (list, tuple)):
-        return [flag, *(_to_text(name, item) for item in value)]
-    return [f"{flag}={_to_text(name, value)}"]
-
-
-def _to_text(name: str, value: Any) -> str:
-    """Return a value as it is typed; of a function or class its import path."""
-    if not callable(value) or not hasattr(value, "__qualname__"):
-        return str(value)
-    module, own = value.__module__, value.__qualname__
-    if module == "__main__" or "<" in own:
-        last = own.split(".")[-1]
-        raise UserError(
-            f"{name}={own}: other processes can't import it from here; write it into a file, in a "
-            f'notebook by a cell that begins with %%writefile parts.py, and use {name}="parts:{last}"'
-        )
-    return f"{module}:{own}"
 
 
 # -- other processes -----------------------------------------------------------------------
@@ -179,14 +158,16 @@ def _train_in_others(argv: list[str]) -> int:
         RunError: the run failed by nobody's mistake.
     """
     mistakes: list[str] = []
+    mark = uuid4().hex  # a user's code prints no line that begins with it
+    begins = mark + "error: "
 
     def show_unless_error(line: str, file: Any) -> None:
-        if line.startswith(_ERROR):
-            mistakes.append(line.removeprefix(_ERROR).rstrip())
+        if line.startswith(begins):
+            mistakes.append(line.removeprefix(begins).rstrip())
         else:
             print(line, end="", file=file, flush=True)
 
-    with _start(argv) as child:
+    with _start(argv, mark) as child:
         threads = [
             _follow(child.stdout, partial(show_unless_error, file=sys.stdout)),
             _follow(child.stderr, partial(show_unless_error, file=sys.stderr)),
@@ -197,21 +178,23 @@ def _train_in_others(argv: list[str]) -> int:
             child.terminate()
         for thread in threads:
             thread.join()
-    if mistakes:
+    if mistakes and status in (MISTAKE, FAULT):
         said = "; ".join(mistakes)
         raise UserError(said) if status == MISTAKE else RunError(said)
+    for said in mistakes:  # of what the user's code has started, and the run goes on without
+        print(f"error: {said}", file=sys.stderr)
     if status == FAULT:
         raise RunError("a process of the run failed; its traceback is above")
     return status if status >= 0 else 128 - status
 
 
-def _start(argv: list[str]) -> subprocess.Popen[bytes]:
+def _start(argv: list[str], mark: str) -> subprocess.Popen[bytes]:
     """Return the program that starts the ranks: that of the command line.
 
     Where bars are seen it has one stream for its lines and its bar, which come in order.
     """
     folders = os.pathsep.join(filter(None, sys.path))  # a part of the user's is found there, too
-    environment = {**os.environ, "PYTHONPATH": folders, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONPATH": folders, "PYTHONUNBUFFERED": "1", MARK: mark}
     shows_bar = hides_bars() is False or (sys.stdout.isatty() and sys.stderr.isatty())
     if shows_bar:
         columns = shutil.get_terminal_size((_NOTEBOOK, 0)).columns

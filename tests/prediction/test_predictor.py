@@ -200,6 +200,11 @@ def test_an_image_is_predicted_from_a_file_an_array_or_pillow(tmp_path: Path) ->
     assert (expected.size, expected.input_size) == ((50, 61), (25, 30))
     for other in (Image.fromarray(image), tmp_path / "a.png", str(tmp_path / "a.png")):
         assert np.array_equal(predictor(other).ids, expected.ids)
+    for rows in (1, 2):  # fewer than channels: not (channels, H, W)
+        Image.fromarray(image[:rows]).save(tmp_path / "rows.png")
+        found, of_file = predictor(image[:rows]), predictor(tmp_path / "rows.png")
+        assert found.size == (rows, 61) and np.array_equal(found.ids, of_file.ids)
+    assert predictor(np.moveaxis(image, 2, 0)).size == (50, 61)
     assert predictor.format == ImageFormat(3, "uint8", None, predictor.preprocessing.fill)
     batch = predictor.predict_batch([image, image[::-1].copy()], [(50, 61), (100, 122)])
     assert [found.ids.shape for found in batch] == [(50, 61), (100, 122)]

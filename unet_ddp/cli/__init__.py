@@ -30,6 +30,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.errors import Limit, UserError, shorten
 from unet_ddp.files import is_address, write_text
 from unet_ddp.plugins import find
+from unet_ddp.plugins.own import renew
 from unet_ddp.settings import (
     Excludes,
     Kind,
@@ -117,10 +118,11 @@ def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
 
 
 def _read_flags(kind: type[Config], argv: Sequence[str], prog: str) -> Config:
-    """Return a configuration as typed; what tyro says in a box is a UserError of one line.
+    """Return a configuration as typed, with which a call begins; what tyro says in a box is a UserError of one line.
 
     If the help is asked for, it is printed, and the program ends.
     """
+    renew()
     unused = getattr(kind, "unused", frozenset[str]())
     if not {"-h", "--help", "--help-all"}.isdisjoint(argv):
         print(format_help(kind, prog, is_whole="--help-all" in argv, unused=unused), end="")

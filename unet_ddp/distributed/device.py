@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 
 from unet_ddp.errors import UserError, count_of
 
+DEVICES = ("auto", "cpu", "cuda")
 _UNKNOWN = 4 << 30  # bytes, where the system does not say
 CPUS, CPU_INFO = Path("/sys/devices/system/cpu"), Path("/proc/cpuinfo")
 CGROUP, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -34,8 +36,10 @@ def pick_device(device: str, local_rank: int = 0, local_size: int = 1) -> torch.
         local_size: the number of processes on this machine.
 
     Raises:
-        UserError: there is no GPU, or there are fewer than processes.
+        UserError: there is no such device, no GPU, or there are fewer than processes.
     """
+    if device not in DEVICES:
+        raise UserError(f"device {device}: must be one of {', '.join(DEVICES)}")
     if device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -126,6 +130,24 @@ def _find_cgroups() -> list[Path]:
         text = OWN_CGROUPS.read_text(encoding="utf-8", errors="replace")
     own = CGROUP / text.partition("0::")[2].split("\n")[0].strip("/")
     return [own, *own.parents]
+
+
+def start_thread(name: str) -> ThreadPoolExecutor:
+    """Start a thread that computes on one core, and keep the cores of all others.
+
+    With more OpenMP threads than cores, libgomp's threads sleep between kernels for the rest of the run, in training
+    too, and waking them costs more than small kernels.
+    """
+
+    def compute_on_one_core() -> None:
+        torch.get_num_threads()  # else torch's first kernel here takes the number of all threads
+        torch.set_num_threads(1)
+
+    before = torch.get_num_threads()
+    thread = ThreadPoolExecutor(1, name, initializer=compute_on_one_core)
+    thread.submit(int).result()
+    torch.set_num_threads(before)  # it is the number of all threads to come, too
+    return thread
 
 
 def free_memory(device: torch.device) -> int:

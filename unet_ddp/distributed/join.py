@@ -23,7 +23,7 @@ from unet_ddp.distributed.device import pick_device, usable_cores
 from unet_ddp.distributed.hosts import agree_on_attempt, host_id
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.distributed.world import World, separate_statistics
-from unet_ddp.errors import RunError, UserError, one_line
+from unet_ddp.errors import RunError, UserError, error_line, one_line
 from unet_ddp.plugins import find
 
 MISTAKE = 2  # exit status
@@ -138,7 +138,7 @@ def print_error(error: object, store: dist.Store | None = None) -> None:
     torchrun restarts its processes after a mistake, too, and ends with a report, which shows the line.
     """
     message = one_line(error)
-    line = f"error: {message}"
+    line = error_line(message)
     if report := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         moment = int(time.time())
         if isinstance(error, UserError):

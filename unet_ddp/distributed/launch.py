@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 from unet_ddp.distributed.join import MISTAKE, exit_with_error, host_store, join, leave, print_error
 from unet_ddp.distributed.stop_signal import SIGNALS
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError, UserError, survive_lost_output
+from unet_ddp.errors import RunError, UserError, error_line, survive_lost_output
 from unet_ddp.files import temporary_folder
 from unet_ddp.plugins import find
 
@@ -181,7 +181,7 @@ def _spawn(run: Callable[[], NoReturn], nproc: int) -> int:
     except mp.ProcessExitedException as failure:
         if failure.signal_name is not None:
             message = f"process {failure.error_index} was ended by {failure.signal_name}"
-            print(f"error: {message}", file=sys.stderr)
+            print(error_line(message), file=sys.stderr)
             return FAULT
         return failure.exit_code
     return 0

@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from unet_ddp.errors import UserError
 from unet_ddp.plugins.built_in import BUILT_IN
+from unet_ddp.plugins.own import import_own, texts_of
 
 
 def find(point: str, name: str) -> Any:
@@ -32,28 +30,27 @@ def find(point: str, name: str) -> Any:
         raise UserError(
             f"{name}: no installed package has it for unet_ddp.{point}; use MODULE:NAME"
         )
-    try:
-        if ":" in name and str(Path.cwd()) not in sys.path:
-            sys.path.append(str(Path.cwd()))
-        module, _, attribute = path.partition(":")
+    module, _, attribute = path.partition(":")
+    if built_in:
         return getattr(import_module(module), attribute)
+    try:
+        return getattr(import_own(module), attribute)
     except (Exception, SystemExit) as error:
-        if built_in:
-            raise
         reason = f"{type(error).__name__}: {error}"  # of code that is not ours
         raise UserError(f"{name}: can't be imported ({reason}); fix it, or name another") from None
 
 
-def read_sources(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the text of the file that defines each part that is not built in, by name, of (point, name)s."""
-    texts = {}
-    for point, name in parts:
-        if not is_built_in(point, name):
-            texts[name] = ""
-            with suppress(OSError, TypeError):  # of a module without a file
-                file = inspect.getsourcefile(inspect.unwrap(find(point, name)))
-                texts[name] = Path(file or "").read_text(encoding="utf-8", errors="replace")
-    return texts
+def read_sources(point: str, name: str) -> dict[str, str]:
+    """Return the text from which a part was imported, by its name, and the texts of its helpers, by theirs.
+
+    A helper is a module in the same folder that the part's module imports. There is none of a built-in part.
+    """
+    if is_built_in(point, name):
+        return {}
+    part = find(point, name)
+    module = _find_path(point, name).partition(":")[0]
+    texts = texts_of(module, part)
+    return {name: texts.pop(module), **texts}
 
 
 def is_built_in(point: str, name: str) -> bool:

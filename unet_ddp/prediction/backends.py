@@ -19,6 +19,7 @@ from unet_ddp.network.architecture import Architecture, trust
 from unet_ddp.network.folding import fold_batchnorm
 from unet_ddp.network.unet import SMALLEST_SIDE
 from unet_ddp.plugins import find, is_built_in
+from unet_ddp.plugins.own import renew
 from unet_ddp.prediction.activation import SOFTMAX, Activation
 
 _BYTES_PER_PIXEL = 1600  # of a network that does not say it
@@ -108,6 +109,17 @@ def open_model(source: str | Path, device: torch.device, **how: Any) -> LoadedMo
     name = suffix if is_built_in("backends", suffix) else "pt"
     model: LoadedModel = find("backends", name)(path, device, **how)
     return model
+
+
+def open_models(
+    sources: Sequence[str | Path], device: torch.device, **how: Any
+) -> list[LoadedModel]:
+    """Return the networks in several files, which must match; a call begins with it."""
+    renew()
+    models = [open_model(source, device, **how) for source in sources]
+    for source, model in zip(sources[1:], models[1:], strict=True):
+        check_match(str(source), model, str(sources[0]), models[0])
+    return models
 
 
 def open_checkpoint(

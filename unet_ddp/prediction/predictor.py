@@ -31,7 +31,7 @@ from unet_ddp.distributed.device import (
 from unet_ddp.errors import UserError, check_installed
 from unet_ddp.files import as_path
 from unet_ddp.prediction.activation import Scores, activation_of
-from unet_ddp.prediction.backends import KINDS, LoadedModel, check_match, mean_logits, open_model
+from unet_ddp.prediction.backends import KINDS, LoadedModel, mean_logits, open_models
 from unet_ddp.prediction.prediction import Prediction, ScoreBand
 from unet_ddp.prediction.source import SourceImage, in_memory, open_array, open_image
 from unet_ddp.prediction.tiling import Tiling, blend, to_share
@@ -137,9 +137,7 @@ class Predictor:
             raise UserError("no checkpoint was named; give the path of one, or several")
         place = device if isinstance(device, torch.device) else pick_device(device)
         how: Any = {"bfloat16": predicts_in_bfloat16(precision), "network": network, "fold": fold}
-        models = [open_model(path, place, scale=scale, runtime=runtime, **how) for path in paths]
-        for path, model in zip(paths[1:], models[1:], strict=True):
-            check_match(str(path), model, str(paths[0]), models[0])
+        models = open_models(paths, place, scale=scale, runtime=runtime, **how)
         return cls(models, device=place, **options)
 
     def _check_options(self, threshold: float | None) -> None:

@@ -84,7 +84,10 @@ def open_array(
     else:
         values = np.asarray(image)
         name = f"array {values.shape}"
-        pixels = bands.as_pixels(bands.as_bands(values, name), name)
+        counts = wanted.channels, wanted.channels + 1  # with alpha
+        if values.ndim != 3 or values.shape[2] not in counts or values.shape[0] in counts:
+            values = bands.as_bands(values, name)  # else (H, W, channels), however few its rows are
+        pixels = bands.as_pixels(values, name)
     if not pixels.size:
         raise UserError(f"{name}: has no pixels")
     size = pixels.shape[0], pixels.shape[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -11,8 +12,6 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from uuid import uuid4
-
-import torch
 
 from unet_ddp.checkpoints.file import Content, copy_to_host, save_all
 from unet_ddp.checkpoints.owned import (
@@ -30,6 +29,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.splits import write_split
+from unet_ddp.distributed.device import start_thread
 from unet_ddp.distributed.hosts import launcher_names
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
@@ -90,11 +90,7 @@ class RunFolder:
         self._saved = time.monotonic()
         self._unlock: Callable[[], object] = lambda: None
         self._writing: Future[str] | None = None
-        # One OpenMP thread: with more threads than cores, libgomp's threads sleep between kernels
-        # for the rest of the run, in training too, and waking them costs more than small kernels.
-        self._thread = ThreadPoolExecutor(
-            1, thread_name_prefix="checkpoint", initializer=torch.set_num_threads, initargs=(1,)
-        )
+        self._thread: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> RunFolder:
         return self
@@ -110,7 +106,8 @@ class RunFolder:
         except RunError as failure:  # of a save that another error has overtaken
             self._log(str(failure))
         finally:
-            self._thread.shutdown()
+            if self._thread is not None:
+                self._thread.shutdown()
             self._mirror.close()
             self._unlock()
 
@@ -125,9 +122,9 @@ class RunFolder:
         if launch.rescue_dir is not None:
             make_writable(as_local_path(launch.rescue_dir, "--rescue-dir"), "--rescue-dir")
         is_here = launch.resume is not None and self.path == config.address
-        if is_here and not self.path.is_dir():  # nor is it made for a lock
+        if is_here and not os.path.isdir(self.path):  # nor is it made for a lock
             raise no_checkpoint(config.resume_file)
-        is_new = not self.path.exists()
+        is_new = not os.path.exists(self.path)  # False of a name that is too long, too
         lock = lock_folder(self.path, "--checkpoints or --exp-name")
         self._unlock = partial(unlock_folder, lock, self.path) if is_new else lock.close
         with write_errors(self.path, _ADVICE):
@@ -225,6 +222,7 @@ class RunFolder:
         for name in copies:
             self._unsaved.pop(name, None)
         self._unsaved |= copies
+        self._thread = self._thread or start_thread("checkpoint")
         self._writing = self._thread.submit(self._write, self.path, self._unsaved)
 
     def wait(self) -> None:

@@ -13,6 +13,8 @@ from unet_ddp.errors import UserError, one_line
 from unet_ddp.files import open_own
 
 _NAME = ".lock"
+_held: dict[tuple[int, int, int], IO[str]] = {}
+"""Locks by process, device and inode. The system lets a process lock a file twice, and unlocks it at any close."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some network file systems
 
 
@@ -25,6 +27,7 @@ def lock_folder(folder: Path, flag: str, *, waits: bool = False) -> IO[str]:
         UserError: another process has locked it, or it is not writable; `flag` names another one.
     """
     while True:
+        _refuse_own(folder, flag)
         try:
             lock = _open(folder)
         except OSError as error:
@@ -36,6 +39,8 @@ def lock_folder(folder: Path, flag: str, *, waits: bool = False) -> IO[str]:
             if os.path.samestat(os.fstat(lock.fileno()), (folder / _NAME).stat()):
                 break
         lock.close()  # of a file that `unlock_folder` has deleted meanwhile
+    status = os.fstat(lock.fileno())
+    _held[os.getpid(), status.st_dev, status.st_ino] = lock
     with suppress(OSError):  # it is only for a message, and for `unlock_folder`
         os.ftruncate(lock.fileno(), 0)
         os.write(lock.fileno(), str(os.getpid()).encode())
@@ -52,6 +57,18 @@ def unlock_folder(lock: IO[str], folder: Path) -> None:
         if lock.read() == str(os.getpid()) and [*folder.iterdir()] == [folder / _NAME]:
             (folder / _NAME).unlink()
             folder.rmdir()
+
+
+def _refuse_own(folder: Path, flag: str) -> None:
+    """Raise UserError if this process has locked the folder; its file must not even be opened then."""
+    with suppress(OSError):
+        status = (folder / _NAME).stat()
+        lock = _held.get((os.getpid(), status.st_dev, status.st_ino))
+        if lock is not None and not lock.closed:
+            raise UserError(
+                f"{folder}: another run of this process uses it; call it when that has ended, or choose "
+                f"another folder with {flag}"
+            )
 
 
 def _open(folder: Path) -> IO[str]:

@@ -100,9 +100,8 @@ def find_readers(paths: Iterable[Path]) -> list[type[OpenFile]]:
 def describe_readers(paths: Iterable[Path]) -> list[str]:
     """Return the digests of the source code of files' readers, except this package's."""
     names = {_name_reader(path.suffix.lower()) for path in paths}
-    sources = read_sources(("readers", name) for name in names)
-    digests = [hashlib.sha256(text.encode()).hexdigest()[:8] for text in sources.values()]
-    return sorted(digests)
+    texts = [text for name in names for text in read_sources("readers", name).values()]
+    return sorted({hashlib.sha256(text.encode()).hexdigest()[:8] for text in texts})
 
 
 class Source(AbstractContextManager["Source"]):

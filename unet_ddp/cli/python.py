@@ -1,0 +1,103 @@
+"""Settings that Python gives, as words of a command line; each value is refused by its type, in one line."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator
+from typing import Any, get_args, get_origin
+
+from unet_ddp.config import TrainConfig
+from unet_ddp.errors import UserError, count_of
+from unet_ddp.plugins import find
+from unet_ddp.plugins.own import path_of
+from unet_ddp.settings import Kind, Names, as_flag, names_of, pairs_of, settings_of
+
+
+def to_words(name: str, value: Any) -> list[str]:
+    """Return the words of a command line that give a setting of `train`.
+
+    Raises:
+        UserError: there is no such setting, or a command line can't give such a value.
+    """
+    setting, flag = _find_setting(name), as_flag(name)
+    value = _to_plain(value)
+    if value is None or (name == "resume" and value is False):  # it may also be a file
+        return []
+    if value is True:
+        return [flag]
+    if value is False:
+        return [as_flag(f"no_{name}")]
+    if not isinstance(value, (list, tuple)):
+        return [f"{flag}={_to_text(name, value)}"]
+    words = [_to_text(name, _to_plain(item)) for item in value]
+    if setting is not None and not any(get_origin(hint) is tuple for hint in _parts(setting)):
+        raise UserError(f"{name}: {_describe(value)}; give one, as on the command line")
+    return [flag, *words]
+
+
+def _find_setting(name: str) -> Any:
+    """Return the type of a setting; None of one by an earlier name."""
+    settings = settings_of(TrainConfig)
+    plain = name.removeprefix("no_")
+    for each in settings.values():
+        if not {name, plain}.isdisjoint(each.names):
+            return each.hint
+    if find("extras", "earlier_name")(plain):
+        return None
+    near = difflib.get_close_matches(name, settings, n=1, cutoff=0.75)
+    hint = f"did you mean {as_flag(near[0])}?" if near else "train.py --help-all has them all"
+    raise UserError(f"{name}: train() has no such setting; {hint}")
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    yield hint
+    for part in get_args(hint):
+        yield from _parts(part)
+
+
+def _to_plain(value: Any) -> Any:
+    """Return a number, or a list of numbers, of NumPy or torch as Python's own."""
+    is_array = hasattr(value, "tolist") and hasattr(value, "ndim")
+    return value.tolist() if is_array and value.ndim <= 1 else value
+
+
+def _to_text(name: str, value: Any) -> str:
+    """Return a value as it is typed; of an object its import path."""
+    if isinstance(value, (str, int, float, os.PathLike)):
+        return str(value)
+    is_part = name in {part for part, _ in pairs_of(TrainConfig, Names)}
+    is_array = hasattr(value, "shape")
+    if name == "model" and hasattr(value, "state_dict") and not isinstance(value, type):
+        raise UserError(
+            f"model: {_describe(value)}, whose weights are made; give the class, or a function in a file, "
+            'that makes it for a number of channels and classes, e.g. model="parts:make"'
+        )
+    path = path_of(value) if is_part and not is_array else None
+    if path is not None:
+        return path
+    if name in names_of(TrainConfig, Kind.DATA_PLACE):
+        advice = "save the images and masks as files, e.g. PNG or NPY, and give their folders"
+    elif is_part and not is_array and not isinstance(value, (list, tuple, dict, set)):
+        last = getattr(value, "__qualname__", "NAME").split(".")[-1]
+        last = last if last.isidentifier() else "NAME"
+        advice = (
+            "other processes can't import it from here; write it into a file, in a notebook by a cell "
+            f'that begins with %%writefile parts.py, and use {name}="parts:{last}"'
+        )
+    else:
+        advice = "give a number, text or a path, as on the command line"
+    raise UserError(f"{name}: {_describe(value)}; {advice}")
+
+
+def _describe(value: Any) -> str:
+    """Return what a value is, in a few words: its text may have pages."""
+    kind = type(value).__name__
+    if hasattr(value, "shape"):
+        return f"an array {tuple(value.shape)}"
+    if isinstance(value, (list, tuple, dict, set)):
+        return f"a {kind} of {count_of(len(value), 'value')}"
+    if hasattr(value, "__qualname__"):
+        kind = "class" if isinstance(value, type) else "function"
+        return f"{kind} {value.__qualname__}"
+    return f"an object of type {kind}"
