@@ -17,8 +17,7 @@ from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.splits import Split
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.losses import SegmentationLoss
-from unet_ddp.training.state import Schedule, TrainState
-from unet_ddp.training.tensors import WeightAverage
+from unet_ddp.training.state import Schedule, TrainState, WeightAverage
 
 CPU = torch.device("cpu")
 PIXELS = Preprocessing(3, (0.4, 0.5, 0.6), (0.2, 0.3, 0.4), 1.0)
@@ -32,21 +31,11 @@ def make_network(*, dropout: float = 0.0, seed: int = 1) -> nn.Sequential:
     return nn.Sequential(*parts, nn.Conv2d(4, 2, 1)).double()
 
 
-class FunctionLoss(nn.Module):
-    """A function of logits and masks as the loss of a run."""
-
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.forward = function
-
-
 def make_state(
     network: nn.Module | None = None, *, ema: float = 0.0, steps: int = 4, **changed: Any
 ) -> TrainState:
     """The state of a run, `steps` steps in each of two epochs."""
     network = network or make_network()
-    if "loss" in changed and not isinstance(changed["loss"], nn.Module):
-        changed["loss"] = FunctionLoss(changed["loss"])
     state = {
         "network": network,
         "replica": network,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
-from tests.tiny import PIXELS, FunctionLoss, make_batch, make_network, make_state
+from tests.tiny import PIXELS, make_batch, make_network, make_state
 from unet_ddp.errors import UserError
 from unet_ddp.training import step as step_module
 from unet_ddp.training.losses import Losses, SegmentationLoss
@@ -174,7 +174,7 @@ def test_a_step_that_is_not_finite_changes_nothing(
         state.precision.scaler = GradScaler("cpu", init_scale=1024.0)
     list(train_steps(state, iter(BATCHES), until=2))
     before = copy.deepcopy(state.state_dict())
-    good, state.loss = state.loss, FunctionLoss(bad)  # type: ignore[assignment]
+    good, state.loss = state.loss, bad  # type: ignore[assignment]
     (report,) = train_steps(state, iter(BATCHES), until=3)
     assert not report.is_finite
     assert report.losses[0].isfinite() == (bad is nan_gradient_alone)

@@ -91,7 +91,6 @@ class SavedRun:
     optimizer: dict[str, object]
     model: dict[str, Tensor]
     ema_steps: _Count = 0
-    loss: dict[str, Tensor] | None = None
     scaler: Scaler | None = None
     anneal: tuple[_Count, _Count] | None = None
     unbiased: bool = False

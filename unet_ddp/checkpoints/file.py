@@ -212,19 +212,15 @@ def _check_tensors(path: Path, content: object) -> None:
             pending += item.values()
         elif isinstance(item, (list, tuple)):
             pending += item
-        elif isinstance(item, Tensor) and not is_whole(item):
-            shape = shorten(list(item.shape))
-            raise UserError(
-                f"{path}: refused: a tensor {shape} whose numbers are not all in the file; save it "
-                "again with tensor.contiguous()"
-            )
-
-
-def is_whole(tensor: Tensor) -> bool:
-    """Return whether a tensor is of real numbers, each of which is in its own memory."""
-    is_plain = tensor.device.type == "cpu" and tensor.layout == torch.strided
-    is_odd = not is_plain or tensor.is_quantized or tensor.is_complex()
-    return not is_odd and tensor.nbytes <= tensor.untyped_storage().nbytes()
+        elif isinstance(item, Tensor):
+            is_plain = item.device.type == "cpu" and item.layout == torch.strided
+            is_odd = not is_plain or item.is_quantized or item.is_complex()
+            if is_odd or item.nbytes > item.untyped_storage().nbytes():
+                shape = shorten(list(item.shape))
+                raise UserError(
+                    f"{path}: refused: a tensor {shape} whose numbers are not all in the file; save it "
+                    "again with tensor.contiguous()"
+                )
 
 
 def find_not_finite(content: Any, name: str = "") -> str | None:

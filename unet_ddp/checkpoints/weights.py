@@ -106,7 +106,7 @@ def build_loaded(architecture: Architecture, state: State, source: Path) -> nn.M
     """
     blank = build_blank(architecture, source)
     check_weights(blank.state_dict(), state, source)
-    if architecture.part != "unet":  # others may have tensors that are not in the file
+    if architecture.encoder is not None:  # it may have tensors that are not in the file
         network = build_network(architecture)
         network.load_state_dict(state)
         return network

@@ -19,7 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
 from unet_ddp.distributed.device import usable_cores
-from unet_ddp.distributed.passes import freeze_unused, pass_once, silent_stderr
 from unet_ddp.errors import RunError, UserError
 
 Result = TypeVar("Result")
@@ -130,12 +129,7 @@ class World:
             dist.all_reduce(torch.zeros(1, device=self.device), group=group)
 
     def replicate(
-        self,
-        network: nn.Module,
-        example: Tensor,
-        *,
-        compress: bool = False,
-        may_skip: bool = False,
+        self, network: nn.Module, example: Tensor, *, compress: bool = False
     ) -> nn.Module:
         """Wrap `network` in DDP, which averages gradients over ranks; without a group return it.
 
@@ -146,29 +140,46 @@ class World:
             network: on the device.
             example: an input of the network (N, C, H, W), of any values, on the device.
             compress: send the gradients in bfloat16.
-            may_skip: a pass may leave out layers, by chance or by its data: DDP then asks each pass.
         """
         if self.store is None:
             return network
-        if not may_skip:
-            freeze_unused(network, example)
+        freeze_unused(network, example)
         replica = DistributedDataParallel(
             network,
             device_ids=[self.device] if self.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
-            find_unused_parameters=may_skip,
             **_DDP_OPTIONS,
         )
         if compress:
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
             replica.register_comm_hook(None, bf16_compress_hook)
-        # After its first backward pass DDP arranges its buckets again, in the order in which gradients arrived;
-        # a gradient's place decides in which order a ring of ranks adds it up, to the last bit.
-        with silent_stderr() if may_skip else contextlib.nullcontext():
-            pass_once(replica, example)  # DDP warns once, on the file, if nothing was left out
+        # After its first backward pass DDP arranges its buckets again, in the order in which gradients
+        # arrived, and the place of a gradient decides in which order a ring of three or more ranks
+        # adds it up. Without this pass the step after a resume would differ in the last bit.
+        _backward(replica, example)
         replica.zero_grad(set_to_none=True)
         return replica
+
+
+def freeze_unused(network: nn.Module, example: Tensor) -> None:
+    """Freeze parameters that no output depends on (some of smp's encoders have them).
+
+    DDP would wait forever for their gradients.
+    """
+    _backward(network, example)
+    for parameter in network.parameters():
+        parameter.requires_grad_(parameter.grad is not None)
+    network.zero_grad(set_to_none=True)
+
+
+def _backward(module: nn.Module, example: Tensor) -> None:
+    """Compute gradients for `example`, and leave the buffers as they were."""
+    before = [buffer.clone() for buffer in module.buffers()]
+    module(example).sum().backward()
+    with torch.no_grad():
+        for buffer, old in zip(module.buffers(), before, strict=True):
+            buffer.copy_(old)
 
 
 # torch 2.15 renamed DDP's broadcast_buffers and warns of the old name. From then on gradients can be

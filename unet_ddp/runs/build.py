@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import nn
@@ -18,7 +17,6 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders, count_workers
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import describe_untried
-from unet_ddp.distributed.passes import pass_once
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of, from_plain
 from unet_ddp.network.architecture import (
@@ -32,14 +30,12 @@ from unet_ddp.network.architecture import (
 from unet_ddp.network.batchnorm import count_as_sound
 from unet_ddp.network.precision import Precision, train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
-from unet_ddp.plugins import find, is_built_in, is_own, read_sources
+from unet_ddp.plugins import find, is_built_in, read_sources
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.same_data import measure_files
-from unet_ddp.runs.trial import refuse_lost_state
 from unet_ddp.settings import values_of, with_values
 from unet_ddp.training.losses import SegmentationLoss
-from unet_ddp.training.state import AdamW, Schedule, TrainState
-from unet_ddp.training.tensors import WeightAverage
+from unet_ddp.training.state import AdamW, Schedule, TrainState, WeightAverage
 
 
 @dataclass(frozen=True)
@@ -165,9 +161,9 @@ def build_state(
     frozen = freeze_encoder(network) if options.freeze == "encoder" else []
     schedule = new_schedule(options, steps)
     groups = parameter_groups(network, options.encoder_rate, _choose_last_rate(config, schedule))
-    if learnt := [*spec.loss.parameters()]:  # a loss of the user's own may have weights
-        groups.insert(0, {"params": learnt, "weight_decay": 0.0})
-    replica = _replicate(network, config, spec, data, world)
+    height, width = (max(64, min(n, 256)) for n in data.crop_size or data.smallest)  # not extreme
+    example = torch.zeros(2, spec.architecture.channels, height, width, device=world.device)
+    replica = world.replicate(network, example, compress=options.compress_gradients)
     state = TrainState(
         network,
         replica,
@@ -215,21 +211,6 @@ def _build_weights(
     if config.network.batch_norm == "local":
         return network
     return synchronise_batchnorm(network, world)
-
-
-def _replicate(
-    network: nn.Module, config: TrainConfig, spec: ModelSpec, data: PreparedData, world: World
-) -> nn.Module:
-    """Return the network that trains; one of the user's own is tried before."""
-    height, width = (max(64, min(n, 256)) for n in data.crop_size or data.smallest)  # not extreme
-    example = torch.zeros(2, spec.architecture.channels, height, width, device=world.device)
-    is_users = is_own("networks", spec.architecture.part)
-    if is_users:
-        flag = f"--model {spec.architecture.part}"
-        refuse_lost_state(network, partial(pass_once, network, example), flag)
-        network.zero_grad(set_to_none=True)
-    compress = config.optimization.compress_gradients
-    return world.replicate(network, example, compress=compress, may_skip=is_users)
 
 
 def build_metadata(

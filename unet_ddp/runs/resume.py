@@ -211,8 +211,6 @@ class Resumed:
         network = state.network.state_dict()
         for weights in (saved["model"], saved.get("ema") or saved["model"]):
             check_weights(network, weights, source)
-        if saved.get("loss"):
-            check_weights(state.loss.state_dict(), saved["loss"], source)
         moments, wanted = _name_moments(saved["optimizer"], state, source)
         check_weights(wanted, moments, source)
         position = saved["position"]

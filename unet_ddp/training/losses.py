@@ -166,7 +166,7 @@ class SegmentationLoss(nn.Module):
         weights = None
         if self.options.class_weights is not None:
             weights = torch.tensor(self.options.class_weights, dtype=torch.float64)
-        self.register_buffer("class_weights", weights, persistent=False)
+        self.register_buffer("class_weights", weights)
 
     @property
     def columns(self) -> tuple[str | None, str | None]:

@@ -15,7 +15,6 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.losses import SegmentationLoss
-from unet_ddp.training.tensors import Tensors, WeightAverage
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,48 @@ class Schedule:
 def _cosine(done: float) -> float:
     """Return 1 at 0, 0 from 1 on, and half a cosine between them."""
     return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+
+class Tensors:
+    """A network's tensors, listed once: to walk over its modules takes the host 0.1 to 0.2 ms.
+
+    A launch-bound step of a GPU is a few of them, and would have two to six walks.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.parameters: list[Tensor] = list(network.parameters())
+        self.buffers = list(network.buffers())
+
+
+class WeightAverage:
+    """An exponential moving average (EMA) of a network's weights; batch norm's buffers are copied.
+
+    `decay` is the weight of the old average in a step, as 0.999. After n steps it is at most n / (n + 9), as
+    TensorFlow's with `num_updates`: the random first weights would else spoil the average for 1 / (1 - decay) steps.
+    """
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self.network = copy.deepcopy(network).eval().requires_grad_(False)
+        self.decay = decay
+        self.steps = 0
+        self._tensors = Tensors(self.network)
+
+    @torch.no_grad()
+    def update_ema(self, network: Tensors, is_finite: Tensor) -> None:
+        """Follow `network`, unless its step was skipped; the device is not waited for.
+
+        The buffers of a skipped one are restored already; `is_finite` is a bool of shape ().
+        """
+        averages = self._tensors.parameters
+        weight = 1 - min(self.decay, self.steps / (self.steps + 9))
+        new = torch._foreach_lerp(averages, network.parameters, weight)
+        chosen = is_finite.to(averages[0].dtype)  # () 1 or 0: few kernels, a choice is one for each
+        torch._foreach_mul_(new, chosen)
+        torch._foreach_mul_(averages, 1 - chosen)
+        torch._foreach_add_(averages, new)
+        if network.buffers:
+            torch._foreach_copy_(self._tensors.buffers, network.buffers)
+        self.steps += 1
 
 
 @dataclass
@@ -117,20 +158,9 @@ class TrainState:
 
     def __post_init__(self) -> None:
         self.tensors = Tensors(self.network)  # which stay the same ones
-        self.of_loss = Tensors(self.loss)
-        self.of_loss.zero_grad()
-        self.parameters = [*self.tensors.parameters, *self.of_loss.parameters]
-        self.buffers = [*self.tensors.buffers, *self.of_loss.buffers]
         self.forward = self.replica if self.compiled is None else self.compiled
         self.sums = self.sums.to(self.precision.device)
         self.skipped = self.skipped.to(self.precision.device)
-
-    def end_passes(self) -> None:
-        """Remove the gradients, and keep each buffer the tensor that it was."""
-        self.optimizer.zero_grad(set_to_none=True)
-        for tensors in (self.tensors, self.of_loss):
-            tensors.keep_buffers()
-        self.of_loss.zero_grad()
 
     def count_step(self, losses: Tensor, is_finite: Tensor) -> None:
         """Add a step's losses (3,) if it was finite, () bool; the device is not waited for."""
@@ -187,9 +217,8 @@ class TrainState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values, for a checkpoint."""
-        average, loss = self.average, self.loss.state_dict()
+        average = self.average
         return {
-            **({"loss": loss} if loss else {}),  # of a loss of the user's own
             "model": self.network.state_dict(),
             "ema": average.network.state_dict() if average else None,
             "ema_steps": average.steps if average else 0,
@@ -217,9 +246,6 @@ class TrainState:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.network.load_state_dict(state["model"])
-        self.loss.load_state_dict(
-            state.get("loss") or self.loss.state_dict()
-        )  # a loss may have been stateless
         groups = self.optimizer.state_dict()["param_groups"]  # by the settings, not the file
         now = groups[-1].get("lr_scale", 1.0)
         groups[-1]["lr_scale"] = min(now, state.get("last_rate", 1.0))  # 1: as its version trained

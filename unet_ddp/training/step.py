@@ -20,7 +20,7 @@ from torch.profiler import record_function
 
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.distributed.world import sum_over_ranks, without_sync
+from unet_ddp.distributed.world import without_sync
 from unet_ddp.errors import UserError
 from unet_ddp.network.batchnorm import FIRST_STEPS, average_over_ranks, correct_bias
 from unet_ddp.training.state import TrainState
@@ -50,7 +50,7 @@ def train_step(
     The replica must be in training mode, the batches on its device; clip 0 is for any norm.
     """
     tensors, optimizer, scaler = state.tensors, state.optimizer, state.precision.scaler
-    buffers = snapshot_buffers(state.buffers)
+    buffers = snapshot_buffers(tensors.buffers)
     losses = torch.zeros(3, device=state.precision.device)
     pairs: list[int] = []
     for k, (images, masks, indices) in enumerate(islice(batches, accumulate), start=1):
@@ -65,33 +65,21 @@ def train_step(
                 scaler.scale(loss.total / accumulate).backward()
         losses += torch.stack([part.detach().float() for part in loss]) / accumulate
     with record_function("step"):
-        average_gradients(state.of_loss.parameters)  # which DDP does not know
         scaler.unscale_(optimizer)  # the limit is for true gradients, not for scaled ones
-        norm = nn.utils.clip_grad_norm_(state.parameters, clip or math.inf)
+        norm = nn.utils.clip_grad_norm_(tensors.parameters, clip or math.inf)
         is_finite = norm.isfinite() & losses[0].isfinite()  # () bool
         # Not scaler.step: it knows of the gradients only, and would apply those of a bad loss.
         optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
         optimizer.grad_scale = None  # type: ignore[attr-defined]
         optimizer.step()
         scaler.update()
-        state.end_passes()
+        optimizer.zero_grad(set_to_none=True)
         correct_averages(state, buffers, batches=accumulate)
         restore_unless(is_finite, buffers)
         if state.average is not None:
             state.average.update_ema(tensors, is_finite)
         state.count_step(losses, is_finite)
     return StepReport(losses, state.schedule.at(state.done - 1), is_finite, pairs)
-
-
-def average_gradients(parameters: list[Tensor]) -> None:
-    """Replace gradients by their mean over ranks."""
-    if not parameters:
-        return
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]  # all
-    values = torch.cat([*map(torch.flatten, gradients), gradients[0].new_ones(1)])
-    *total, ranks = torch.split(sum_over_ranks(values), [p.numel() for p in parameters] + [1])
-    for parameter, gradient in zip(parameters, total, strict=True):
-        parameter.grad = (gradient / ranks).view_as(parameter)
 
 
 def correct_averages(state: TrainState, buffers: Snapshot, *, batches: int) -> None:

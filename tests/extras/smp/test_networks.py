@@ -125,9 +125,6 @@ def test_smp_is_asked_for_weights_in_its_own_way(
         def __init__(self, **how: object) -> None:
             super().__init__()
             self.how, self.encoder = how, SimpleNamespace(output_stride=32)
-            for name in ("dynamic_img_size", "strict_img_size"):  # as timm's ResNet
-                if name in how:
-                    raise TypeError(f"unexpected keyword argument {name}")
 
     known = segmentation_models_pytorch.MODEL_ARCHITECTURES_MAPPING
     monkeypatch.setitem(known, "recording", Recording)

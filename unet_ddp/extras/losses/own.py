@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from unet_ddp.config import OptimizationConfig
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.plugins import find
-from unet_ddp.runs.trial import refuse_lost_state
 from unet_ddp.training.losses import Batch, SegmentationLoss, Term
 
 # Columns of metrics.csv that are others', and the beginnings of those of scores.
@@ -107,39 +106,16 @@ def try_loss(loss: SegmentationLoss, num_classes: int, device: torch.device) -> 
     Raises:
         UserError: it is no number (), or has no gradient. An exception of the user's code is not changed.
     """
-    generator, flag = torch.Generator().manual_seed(0), f"--loss {loss.options.loss}"
+    generator = torch.Generator().manual_seed(0)
     shape = 2, num_classes, _SIDE, _SIDE
     logits = torch.randn(shape, generator=generator).to(device).requires_grad_()
     masks = torch.randint(num_classes, (2, _SIDE, _SIDE), generator=generator).to(device)
-
-    def train() -> None:
-        total = loss(logits, masks).total
-        if total.ndim:
-            raise UserError(
-                f"{flag}: its value is {tuple(total.shape)}; expected one number, a tensor ()"
-            )
-        if not total.requires_grad:
-            raise UserError(f"{flag}: has no gradient; compute it from the logits with torch")
-        total.backward()
-        _check_sums(loss, logits, masks, flag)
-
-    refuse_lost_state(loss, train, flag)
-    loss.zero_grad(set_to_none=True)
-    return [loss.region.note] if isinstance(loss.region, MeanOverRanks) else []
-
-
-def _check_sums(loss: SegmentationLoss, logits: Tensor, masks: Tensor, flag: str) -> None:
-    """Refuse sums whose names or lengths depend on the masks, as the sums of two ranks could not be added."""
-    if loss.region is None:
-        return
-    weights = logits.new_ones(logits.shape[1])
-    lengths = []
-    for each in (masks, torch.zeros_like(masks)):  # all classes, one
-        sums = loss.region.sums(loss.split(logits, each, weights)[0])
-        lengths.append({name: len(vector) for name, vector in sums.items()})
-    if lengths[0] != lengths[1]:
-        shown = [", ".join(f"{name} of {each[name]}" for name in each)[:99] for each in lengths]
+    total, name = loss(logits, masks).total, loss.options.loss
+    if total.ndim:
         raise UserError(
-            f"{flag}: its sums are {shown[0]} with all classes in the masks, {shown[1]} with one; return the same "
-            "for any masks, e.g. a number for each class, 0 where it does not occur"
+            f"--loss {name}: its value is {tuple(total.shape)}; expected one number, a tensor ()"
         )
+    if not total.requires_grad:
+        raise UserError(f"--loss {name}: has no gradient; compute it from the logits with torch")
+    total.backward()
+    return [loss.region.note] if isinstance(loss.region, MeanOverRanks) else []

@@ -6,7 +6,6 @@ import re
 from contextlib import suppress
 from typing import Any
 
-import torch
 from torch import nn
 
 from unet_ddp.errors import UserError
@@ -46,35 +45,16 @@ def build(
             f"--model {model} --encoder {encoder}: its steps of {step} pixels do not divide "
             f"{AnySize.stride}; use an encoder with patches of 8, 16 or 32 pixels"
         )
-    if encoder.startswith("tu-"):
-        _check_sizes(network, channels, f"--model {model} --encoder {encoder}")
     smallest = _SMALLEST.get(model, AnySize.smallest)
     return fit_any_size(network, f"--model {model}", num_classes, smallest=smallest)
 
 
 def _construct(network_class: Any, **settings: Any) -> Any:
-    """Return the network; timm's transformers, made for one size, take any if they are asked to."""
-    for setting in ("dynamic_img_size", "strict_img_size"):
-        if settings["encoder_name"].startswith("tu-"):
-            with suppress(TypeError):  # an encoder that knows no such setting
-                return network_class(**settings, **{setting: setting.startswith("dynamic")})
+    """Return the network; DPT's vision transformers, made for one size, take any if they are asked to."""
+    if network_class.__name__ == "DPT":
+        with suppress(TypeError):  # an encoder that knows no such setting
+            return network_class(**settings, dynamic_img_size=True)
     return network_class(**settings)
-
-
-def _check_sizes(network: Any, channels: int, flags: str) -> None:
-    """Raise a UserError if the network is for images of one size; timm's names do not say it."""
-    first = next(network.parameters(), None)
-    if first is None or first.is_meta:
-        return
-    try:
-        with torch.no_grad():
-            network.eval()(torch.zeros(1, channels, 2 * AnySize.stride, 3 * AnySize.stride))
-    except Exception as error:  # of code that is not ours
-        reason = " ".join(str(error).split())[:120]
-        raise UserError(
-            f"{flags}: is made for images of one size ({reason}); use another encoder"
-        ) from None
-    network.train()
 
 
 def is_known(encoder: str) -> bool:
