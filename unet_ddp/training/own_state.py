@@ -82,15 +82,16 @@ class Numbers:
     def state_dict(self) -> dict[str, float]:
         """Return the numbers that differ from a new part's, by their places."""
         changed = {name: n for name, n in self.read().items() if n != self._first.get(name)}
-        return {name: +n for name, n in changed.items() if math.isfinite(n)}  # True as 1
+        return {name: float(n) for name, n in changed.items() if math.isfinite(n)}
 
     def load_state_dict(self, saved: Mapping[str, object]) -> None:
         """Restore what `state_dict` returned; a place that is gone is left out."""
         for place, number in {**self._first, **saved}.items():
             name, _, attribute = place.rpartition(":")
             if name in self._holders and isinstance(number, (bool, int, float)):
-                is_switch = isinstance(self._holders[name].get(attribute), bool)
-                self._holders[name][attribute] = bool(number) if is_switch else number
+                kind = type(self._holders[name].get(attribute))
+                is_whole_number = kind in (bool, int) and number == int(number)
+                self._holders[name][attribute] = kind(number) if is_whole_number else number
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -71,7 +72,8 @@ def make_own_term(name: str, options: OptimizationConfig) -> Term:
     kind = find("losses", name)
     try:
         if _is_plain(kind):
-            function: Any = kind() if inspect.isclass(kind) else kind
+            # Of an object a copy: another run in this process begins with it as it is now.
+            function: Any = kind() if inspect.isclass(kind) else copy.deepcopy(kind)
             return MeanOverRanks(name, function)
         term: Term = kind(options)
         column: object = term.column

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from unet_ddp.errors import UserError
 from unet_ddp.training.own_state import Numbers, check_saved, holders, keeping
@@ -57,11 +56,6 @@ def try_network(
 
 
 def _check_parameters(where: str, network: nn.Module) -> None:
-    lazy = next((name for name, p in network.named_parameters() if is_lazy(p)), None)
-    if lazy is not None:
-        raise UserError(
-            f"{where}: {lazy} has no size until the first pass (a lazy layer); give the layer its channels"
-        )
     if not any(p.is_floating_point() and p.requires_grad for p in network.parameters()):
         raise UserError(f"{where}: has no parameters to train")
 
