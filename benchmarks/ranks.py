@@ -22,6 +22,7 @@ from tests.ranks import Ranks
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.join import join, leave
+from unet_ddp.distributed.replica import replicate
 from unet_ddp.distributed.world import World, local_only, without_sync
 from unet_ddp.network.architecture import build_network, choose_architecture
 from unet_ddp.network.precision import Precision
@@ -45,7 +46,7 @@ def new_state(world: World, width: int, steps: int) -> TrainState:
     network = synchronise_batchnorm(build_network(architecture).to(world.device), world)
     return TrainState(
         network,
-        world.replicate(network, torch.zeros(2, 3, 64, 64, device=world.device)),
+        replicate(network, torch.zeros(2, 3, 64, 64, device=world.device), world),
         torch.optim.AdamW(network.parameters(), fused=True),
         Precision(world.device),
         SegmentationLoss().to(world.device),

@@ -28,6 +28,7 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.samplers import ScoringSampler
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.launch import run_on_all_ranks
+from unet_ddp.distributed.replica import replicate
 from unet_ddp.distributed.world import World, separate_statistics, sum_over_ranks
 from unet_ddp.errors import UserError
 from unet_ddp.network.architecture import (
@@ -38,6 +39,7 @@ from unet_ddp.network.architecture import (
 )
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
+from unet_ddp.plugins import is_own
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.prefetch import copy_to_device
 from unet_ddp.training.state import AdamW, Schedule, TrainState
@@ -87,7 +89,7 @@ def new_state(
     example = torch.zeros(2, 3, side, side, dtype=dtype, device=world.device)
     return TrainState(
         network=network,
-        replica=world.replicate(network, example),
+        replica=replicate(network, example, world, may_skip=is_own("networks", model)),
         optimizer=AdamW(parameter_groups(network, encoder_rate), lr=rate, fused=True),
         precision=Precision(world.device, "float32"),
         loss=(loss or SegmentationLoss()).to(world.device),

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from unet_ddp.training.tensors import WeightAverage
 
 from tests.conftest import data_flags, make_set
 from tests.jobs import PIXELS, fixed_sample, stack, weights_after
@@ -27,6 +26,7 @@ from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.prefetch import Prefetcher
 from unet_ddp.training.state import Schedule, TrainState
 from unet_ddp.training.step import StepReport, train_steps
+from unet_ddp.training.tensors import WeightAverage
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda")

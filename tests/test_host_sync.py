@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch._subclasses import fake_tensor
 from torch.amp.grad_scaler import GradScaler
-from unet_ddp.training.tensors import WeightAverage
 
 from tests.prediction.models import Backend
 from tests.tiny import CPU, make_loss, make_state
@@ -28,6 +27,7 @@ from unet_ddp.prediction.backends import mean_logits
 from unet_ddp.training.losses import Losses, SegmentationLoss
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import train_step
+from unet_ddp.training.tensors import WeightAverage
 from unet_ddp.training.validation import count_pixels
 
 WAITS = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)

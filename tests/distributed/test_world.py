@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.ranks import Ranks
 from unet_ddp.distributed import world as world_module
 from unet_ddp.distributed.join import join, leave
+from unet_ddp.distributed.replica import freeze_unused, replicate
 from unet_ddp.distributed.world import (
     World,
     local_only,
@@ -36,7 +37,7 @@ def test_a_world_of_one_needs_no_group() -> None:
     with pytest.raises(KeyError):
         world.on_main(lambda: {}["missing"])
     assert world.gather("x") == ["x"]
-    assert world.replicate(network, torch.zeros(1, 1)) is network
+    assert replicate(network, torch.zeros(1, 1), world) is network
     ones = torch.ones(2)
     assert sum_over_ranks(ones) is ones
     with without_sync(network):
@@ -64,7 +65,7 @@ def test_unused_parameters_are_frozen_and_a_trial_leaves_no_trace() -> None:
     network = Odd()
     network.norm.running_mean.fill_(3.0)
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    world_module.freeze_unused(network, torch.rand(2, 1, 3, 3))
+    freeze_unused(network, torch.rand(2, 1, 3, 3))
     frozen = {name for name, value in network.named_parameters() if not value.requires_grad}
     assert frozen == {"unused.weight", "unused.bias"}
     assert all(value.grad is None for value in network.parameters())
@@ -204,7 +205,7 @@ def test_groups_are_connected_before_memory_is_measured(ranks: Ranks) -> None:
 def train_replica(world: World) -> dict[str, Any]:
     torch.manual_seed(3)
     network = Odd()
-    replica = world.replicate(network, torch.rand(2, 1, 4, 4))
+    replica = replicate(network, torch.rand(2, 1, 4, 4), world)
     assert isinstance(replica, DistributedDataParallel) and replica.module is network
     is_clean = all(p.grad is None or not p.grad.any() for p in network.parameters())
     network.norm.running_mean.fill_(5.0 + 10 * world.rank)
@@ -224,7 +225,7 @@ def compress_gradients(world: World) -> dict[str, Any]:
     gradients = []
     for compress in (False, True):
         torch.manual_seed(3)
-        replica = world.replicate(nn.Conv2d(3, 4, 3), torch.rand(2, 3, 8, 8), compress=compress)
+        replica = replicate(nn.Conv2d(3, 4, 3), torch.rand(2, 3, 8, 8), world, compress=compress)
         assert getattr(replica, "batched_grad_copy", True)  # torch 2.15 has it
         torch.manual_seed(world.rank)
         replica(torch.rand(2, 3, 8, 8)).square().sum().backward()

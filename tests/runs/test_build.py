@@ -24,6 +24,7 @@ from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.transfer.fit import GivenWeights
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.runs import build
+from unet_ddp.runs import network as network_of_run
 from unet_ddp.runs.build import (
     build_metadata,
     build_state,
@@ -175,7 +176,7 @@ def test_ddp_is_tried_on_images_of_about_the_run_s_size(
 ) -> None:
     examples = []
     monkeypatch.setattr(
-        World, "replicate", lambda self, network, example, **_: examples.append(example) or network
+        build, "replicate", lambda network, example, *_, **how: examples.append(example) or network
     )
     build_run(data=make_data(crop_size=crop, smallest=smallest))
     assert [tuple(example.shape) for example in examples] == [(2, 3, *side)]
@@ -190,7 +191,7 @@ def test_given_weights_are_loaded_and_pretrained_ones_are_not_fetched(
         asked.append(how)
         return build_network(architecture)
 
-    monkeypatch.setattr(build, "build_network", watched)
+    monkeypatch.setattr(network_of_run, "build_network", watched)
     config = replace(CONFIG, network=replace(CONFIG.network, encoder_weights="imagenet"))
     build_run(config)
     assert asked == [
@@ -269,7 +270,7 @@ def test_slow_depthwise_layers_train_in_float32_in_bfloat16_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found: list[Any] = []
-    monkeypatch.setattr(build, "train_depthwise_in_float32", found.append)
+    monkeypatch.setattr(network_of_run, "train_depthwise_in_float32", found.append)
     build_run(CONFIG)
     assert not found
     half = replace(CONFIG.optimization, precision="bfloat16")

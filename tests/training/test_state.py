@@ -13,12 +13,12 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils._python_dispatch import TorchDispatchMode
-from unet_ddp.training.tensors import Tensors, WeightAverage
 
 from tests.tiny import make_batch, make_network, make_state
 from unet_ddp.metrics.scores import Scores, Validation
-from unet_ddp.training.state import AdamW, Schedule, TrainState
+from unet_ddp.training.state import AdamW, Schedule, TrainState, WeightAverage
 from unet_ddp.training.step import train_steps
+from unet_ddp.training.tensors import Tensors
 
 YES, NO = torch.tensor(True), torch.tensor(False)
 

@@ -139,6 +139,14 @@ def test_clipping_limits_the_norm_of_the_true_gradients(scale: float | None) -> 
         assert_equal(change_by(state, clip=clip), expected, tolerance=1e-5)  # clip adds 1e-6
 
 
+class Faulty(SegmentationLoss):
+    """A loss that is a function."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Losses]) -> None:
+        super().__init__()
+        self.forward = function  # type: ignore[method-assign]
+
+
 def nan_logits(logits: Tensor, masks: Tensor) -> Losses:
     return SegmentationLoss()(logits * math.nan, masks)
 
@@ -174,7 +182,7 @@ def test_a_step_that_is_not_finite_changes_nothing(
         state.precision.scaler = GradScaler("cpu", init_scale=1024.0)
     list(train_steps(state, iter(BATCHES), until=2))
     before = copy.deepcopy(state.state_dict())
-    good, state.loss = state.loss, bad  # type: ignore[assignment]
+    good, state.loss = state.loss, Faulty(bad)
     (report,) = train_steps(state, iter(BATCHES), until=3)
     assert not report.is_finite
     assert report.losses[0].isfinite() == (bad is nan_gradient_alone)
@@ -197,7 +205,7 @@ def test_a_step_that_is_not_finite_changes_nothing(
 
 
 def test_a_first_step_that_is_not_finite_leaves_the_average_at_the_first_weights() -> None:
-    state = make_state(ema=0.5, loss=nan_logits)
+    state = make_state(ema=0.5, loss=Faulty(nan_logits))
     list(train_steps(state, iter(BATCHES), until=1))
     for name, value in make_network().state_dict().items():
         assert torch.equal(state.validation_network.state_dict()[name], value), name

@@ -98,6 +98,8 @@ class SavedRun:
     files: Tensor | None = None
     crop_size: tuple[_Count, _Count] | None = None
     sources: dict[str, str] | None = None
+    loss: dict[str, Tensor] | None = None
+    numbers: dict[str, float] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a phase that ends before it begins."""

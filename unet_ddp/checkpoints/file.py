@@ -21,6 +21,7 @@ from unet_ddp.checkpoints.owned import owning
 from unet_ddp.errors import RunError, UserError, shorten
 from unet_ddp.files import as_path, replacing
 from unet_ddp.files.contents import advise_on, describe_content
+from unet_ddp.training.own_state import is_whole
 
 FORMAT = 1
 _IS_DIRECTORY = 0x10  # of a zip record's external attributes
@@ -69,7 +70,7 @@ def save_all(
         RunError: a weight is not finite; nothing is written.
     """
     for name, content in files.items():
-        bad = find_not_finite({key: content.get(key) for key in ("model", "ema")})
+        bad = find_not_finite({key: content.get(key) for key in ("model", "ema", "loss")})
         if bad is not None:
             raise RunError(
                 f"{folder / name}: not written, as {bad} contains nan or infinity; the files saved "
@@ -212,15 +213,12 @@ def _check_tensors(path: Path, content: object) -> None:
             pending += item.values()
         elif isinstance(item, (list, tuple)):
             pending += item
-        elif isinstance(item, Tensor):
-            is_plain = item.device.type == "cpu" and item.layout == torch.strided
-            is_odd = not is_plain or item.is_quantized or item.is_complex()
-            if is_odd or item.nbytes > item.untyped_storage().nbytes():
-                shape = shorten(list(item.shape))
-                raise UserError(
-                    f"{path}: refused: a tensor {shape} whose numbers are not all in the file; save it "
-                    "again with tensor.contiguous()"
-                )
+        elif isinstance(item, Tensor) and (item.device.type != "cpu" or not is_whole(item)):
+            shape = shorten(list(item.shape))
+            raise UserError(
+                f"{path}: refused: a tensor {shape} whose numbers are not all in the file; save it "
+                "again with tensor.contiguous()"
+            )
 
 
 def find_not_finite(content: Any, name: str = "") -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
@@ -17,7 +18,7 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
 from unet_ddp.network.architecture import Architecture, build_network
-from unet_ddp.plugins import find
+from unet_ddp.plugins import find, is_built_in
 
 RUNS = Path("checkpoints")  # where runs are saved without --checkpoints
 _DAY = 86400.0
@@ -85,17 +86,18 @@ def read_model(path: Path, scale: float | None = None) -> SavedModel:
 def build_blank(architecture: Architecture, source: Path) -> nn.Module:
     """Return the network on the meta device, or with new weights if it can't be built there.
 
+    One of the user's own is built as for training: it may have tensors that no file has.
+
     Raises:
         UserError: see `build_network`; it names `source`.
     """
-    try:
-        with torch.device("meta"):
+    if is_built_in("networks", architecture.part):
+        with suppress(UserError), torch.device("meta"):
             return build_network(architecture)
-    except UserError:  # unknown, or an encoder that can't be built there; none is large
-        try:
-            return build_network(architecture)
-        except UserError as error:
-            raise UserError(f"{source}: {error}") from None
+    try:  # own, unknown, or an encoder that can't be built there; none is large
+        return build_network(architecture)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
 
 
 def build_loaded(architecture: Architecture, state: State, source: Path) -> nn.Module:
@@ -106,8 +108,8 @@ def build_loaded(architecture: Architecture, state: State, source: Path) -> nn.M
     """
     blank = build_blank(architecture, source)
     check_weights(blank.state_dict(), state, source)
-    if architecture.encoder is not None:  # it may have tensors that are not in the file
-        network = build_network(architecture)
+    if architecture.part != "unet":  # it may have tensors that are not in the file
+        network = build_network(architecture) if architecture.part == "smp" else blank
         network.load_state_dict(state)
         return network
     # Not `to_empty`, with which torch imports sympy: half a second.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -128,69 +127,6 @@ class World:
         for group in dict.fromkeys((None, _statistics)):  # in the same order on all ranks
             dist.all_reduce(torch.zeros(1, device=self.device), group=group)
 
-    def replicate(
-        self, network: nn.Module, example: Tensor, *, compress: bool = False
-    ) -> nn.Module:
-        """Wrap `network` in DDP, which averages gradients over ranks; without a group return it.
-
-        Buffers are not broadcast: batch norm computes them from the global batch, or takes their
-        mean over ranks, so they are equal already.
-
-        Args:
-            network: on the device.
-            example: an input of the network (N, C, H, W), of any values, on the device.
-            compress: send the gradients in bfloat16.
-        """
-        if self.store is None:
-            return network
-        freeze_unused(network, example)
-        replica = DistributedDataParallel(
-            network,
-            device_ids=[self.device] if self.device.type == "cuda" else None,
-            gradient_as_bucket_view=True,
-            **_DDP_OPTIONS,
-        )
-        if compress:
-            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-
-            replica.register_comm_hook(None, bf16_compress_hook)
-        # After its first backward pass DDP arranges its buckets again, in the order in which gradients
-        # arrived, and the place of a gradient decides in which order a ring of three or more ranks
-        # adds it up. Without this pass the step after a resume would differ in the last bit.
-        _backward(replica, example)
-        replica.zero_grad(set_to_none=True)
-        return replica
-
-
-def freeze_unused(network: nn.Module, example: Tensor) -> None:
-    """Freeze parameters that no output depends on (some of smp's encoders have them).
-
-    DDP would wait forever for their gradients.
-    """
-    _backward(network, example)
-    for parameter in network.parameters():
-        parameter.requires_grad_(parameter.grad is not None)
-    network.zero_grad(set_to_none=True)
-
-
-def _backward(module: nn.Module, example: Tensor) -> None:
-    """Compute gradients for `example`, and leave the buffers as they were."""
-    before = [buffer.clone() for buffer in module.buffers()]
-    module(example).sum().backward()
-    with torch.no_grad():
-        for buffer, old in zip(module.buffers(), before, strict=True):
-            buffer.copy_(old)
-
-
-# torch 2.15 renamed DDP's broadcast_buffers and warns of the old name. From then on gradients can be
-# copied into a bucket by one kernel instead of one each.
-_known = inspect.signature(DistributedDataParallel).parameters
-_DDP_OPTIONS: Any = {"broadcast_buffers": False}
-if "forward_sync_buffers" in _known:
-    _DDP_OPTIONS = {"forward_sync_buffers": False}
-if "batched_grad_copy" in _known:
-    _DDP_OPTIONS["batched_grad_copy"] = True
-
 
 def without_sync(replica: nn.Module) -> contextlib.AbstractContextManager[None]:
     """Return a context in which backward passes sum gradients locally, without the other ranks."""
@@ -234,6 +170,18 @@ def sum_over_ranks(tensor: Tensor) -> Tensor:
         return tensor
     total: Tensor = _Sum.apply(tensor)
     return total
+
+
+@torch.no_grad()
+def average_values(tensors: Sequence[Tensor]) -> None:
+    """Replace tensors, of any types, by their means over ranks; those that are equal keep every bit."""
+    if _is_local_only or not tensors or not dist.is_initialized():
+        return
+    values = torch.cat([tensor.flatten().double() for tensor in tensors])
+    means = _add_up(values, _statistics) / dist.get_world_size()
+    parts = torch.split(means, [tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view_as(tensor))
 
 
 @contextlib.contextmanager

@@ -21,6 +21,8 @@ class AnySize(nn.Module):
     """Total downsampling factor, a power of two; sizes are padded to its multiples."""
     smallest = 1
     """Side of the smallest image, a multiple of the stride or 1."""
+    largest = 0
+    """Side of the only size that the network takes, which smaller images are padded to; 0: it takes any."""
     _logit_channels: int  # names that a network of the user's own does not use
     _part_name: str
 
@@ -31,6 +33,11 @@ class AnySize(nn.Module):
         if self.smallest > 1:
             rows = cast(int, torch.sym_max(rows, self.smallest - height))
             columns = cast(int, torch.sym_max(columns, self.smallest - width))
+        if 0 < self.largest < max(height, width):
+            raise UserError(
+                f"{self._part_name}: takes images of {self.largest}x{self.largest} at most, not {width}x{height}; "
+                f"train with --crop-size {self.largest}, predict with --tile {self.largest}, or use another encoder"
+            )
         # Exported, the network is for any size, whatever the example's needs: always pad.
         is_exporting = torch.compiler.is_exporting()
         if is_exporting or rows or columns:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from unet_ddp.errors import Limit, UserError, count_of, shorten
 from unet_ddp.network.any_size import AnySize, fit_any_size
@@ -151,6 +152,11 @@ def _make_own(
         raise UserError(f"--model {name}: {reason}; see docs/own_parts.md") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"--model {name}: returns {shorten(network)}, no torch.nn.Module")
+    lazy = next((key for key, p in network.named_parameters() if is_lazy(p)), None)
+    if lazy is not None:
+        raise UserError(
+            f"--model {name}: {lazy} has no size until the first pass (a lazy layer); give the layer its channels"
+        )
     stride = getattr(network, "stride", AnySize.stride)
     if stride not in _STRIDES:
         raise UserError(

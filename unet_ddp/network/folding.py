@@ -51,7 +51,10 @@ def fold_batchnorm(network: nn.Module, channels: int) -> nn.Module:
     forward pass of a small image of `channels`; a network that can't take one stays as it is. The
     activation in timm's batch norm stays, too.
     """
-    network = copy.deepcopy(network).eval()
+    try:
+        network = copy.deepcopy(network).eval()
+    except Exception:  # of a user's own, as one with torch's old weight norm
+        return network.eval()
     uses = _Uses()
     try:
         with torch.inference_mode(), uses:

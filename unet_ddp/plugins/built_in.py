@@ -208,7 +208,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "check_hosts": "unet_ddp.extras.hosts.compare:check_hosts",
         # once the data and the model are known: (Split, texts of own sources, World)
         "check_data": "unet_ddp.extras.hosts.compare:check_data",
-        # -- a loss of the user's own
+        # -- a network or a loss of the user's own
+        # the network is built: (name, nn.Module, what builds another, images) -> that other one, loaded with its state
+        "try_network": "unet_ddp.extras.own_parts.network:try_network",
         # the loss is made: (name, OptimizationConfig) -> Term
         "own_loss": "unet_ddp.extras.losses.own:make_own_term",
         # before the run has its folder: (SegmentationLoss, number of classes, device)

@@ -53,7 +53,9 @@ class TorchBackend:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         network.eval()
-        if fold:
+        own = next((p.dtype for p in network.parameters()), dtype)
+        self._images = own if own == torch.float64 else torch.float32  # of the user's own networks
+        if fold and own != torch.float64:
             network = fold_batchnorm(network, preprocessing.channels)
             for module in network.modules():  # or autocast would convert them in each forward pass
                 if type(module) in _CAST:
@@ -70,7 +72,8 @@ class TorchBackend:
     @torch.inference_mode()
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return logits (N, num_classes, H, W) of pixels (N, H, W, C) as files contain them."""
-        images = self.preprocessing(pixels.to(self.input_device, non_blocking=True))  # (N, C, H, W)
+        pixels = pixels.to(self.input_device, non_blocking=True)
+        images = self.preprocessing(pixels, self._images)  # (N, C, H, W)
         is_half = self.dtype == torch.bfloat16  # on CPUs only
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_half):
             logits: Tensor = self.network(images)

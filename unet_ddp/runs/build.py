@@ -9,33 +9,32 @@ from torch import nn
 
 from unet_ddp import __version__
 from unet_ddp.checkpoints.file import Content
-from unet_ddp.checkpoints.weights import State
 from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.config.data import PRESETS
 from unet_ddp.data.dataset import PreparedData
-from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders, count_workers
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import describe_untried
+from unet_ddp.distributed.replica import replicate
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of, from_plain
 from unet_ddp.network.architecture import (
     Architecture,
-    build_network,
     choose_architecture,
     freeze_encoder,
     parameter_groups,
     trust,
 )
-from unet_ddp.network.batchnorm import count_as_sound
-from unet_ddp.network.precision import Precision, train_depthwise_in_float32
-from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
-from unet_ddp.plugins import find, is_built_in, read_sources
+from unet_ddp.network.precision import Precision
+from unet_ddp.plugins import find, read_sources
+from unet_ddp.runs.network import build_weights
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.same_data import measure_files
 from unet_ddp.settings import values_of, with_values
 from unet_ddp.training.losses import SegmentationLoss
+from unet_ddp.training.own_state import Numbers
 from unet_ddp.training.state import AdamW, Schedule, TrainState, WeightAverage
+from unet_ddp.training.step import seed_all
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,11 @@ def choose_model(
     for name, default in data.labels.defaults.items():
         if values_of(options)[name] is None:
             options = with_values(options, {name: default})
-    loss: SegmentationLoss = find("objectives", data.labels.activation)(options)
-    loss = loss.to(device)
-    if not all(is_built_in("losses", name) for name in options.loss_terms):
-        notes += find("extras", "try_loss")(loss, data.labels.num_classes, device)
+    loss: SegmentationLoss = find("objectives", data.labels.activation)(options).to(device)
+    if loss.own_terms:
+        seed_all(options.seed)  # the same first weights on every rank
+        loss, more = find("extras", "try_loss")(loss, data.labels.num_classes, device)
+        notes += more
     precision = Precision(device, options.precision)
     sources, changes = _read_own_sources(config, architecture, resumed)
     return ModelSpec(architecture, preprocessing, precision, loss, sources, notes + changes)
@@ -152,22 +152,19 @@ def build_state(
 ) -> TrainState:
     """Return the network with the weights it starts from, and the state of its training."""
     options, steps = config.optimization, loaders.sampler.steps
-    if options.patience and not data.split.validation:
-        raise UserError(
-            f"--patience {options.patience}: there are no validation images to score; use --validation "
-            "PERCENT, or leave --patience out"
-        )
-    network = _build_weights(config, spec, data.labels, resumed, world)
+    _check_patience(options, data)
+    network, twin = build_weights(config, spec, data, resumed, world)
     frozen = freeze_encoder(network) if options.freeze == "encoder" else []
     schedule = new_schedule(options, steps)
-    groups = parameter_groups(network, options.encoder_rate, _choose_last_rate(config, schedule))
-    height, width = (max(64, min(n, 256)) for n in data.crop_size or data.smallest)  # not extreme
-    example = torch.zeros(2, spec.architecture.channels, height, width, device=world.device)
-    replica = world.replicate(network, example, compress=options.compress_gradients)
+    sides = [max(64, min(n, 256)) for n in data.crop_size or data.smallest]  # not extreme
+    example = torch.zeros(2, spec.architecture.channels, *sides, device=world.device)
+    is_own, compress = twin is not None, options.compress_gradients
+    replica = replicate(network, example, world, compress=compress, may_skip=is_own)
+    own_parts = {**({"model": network} if is_own else {}), **spec.loss.own_terms}
     state = TrainState(
         network,
         replica,
-        AdamW(groups, weight_decay=options.weight_decay, fused=True),
+        _make_optimizer(config, network, spec.loss, schedule),
         spec.precision,
         spec.loss,
         spec.preprocessing,
@@ -175,42 +172,34 @@ def build_state(
         steps,
         options.patience,
         options.seed * world.size + world.rank,
-        WeightAverage(network, options.ema) if options.ema else None,
+        WeightAverage(network, options.ema, twin) if options.ema else None,
         find("extras", "compile_network")(replica, spec.loss, world) if options.compile else None,
         frozen,
         has_local_norms=config.network.batch_norm == "local" and world.size > 1,
+        numbers=Numbers(own_parts),
+        has_own_buffers=bool(own_parts),
     )
     resumed.restore(state)
     return state
 
 
-def _build_weights(
-    config: TrainConfig, spec: ModelSpec, labels: Labels, resumed: Resumed, world: World
-) -> nn.Module:
-    """Return the network on the device: new, pretrained or with the weights of a file."""
-    state: State = {}
-    if resumed.weights is not None:
-        state, notes = resumed.weights.fit(spec.architecture, labels)
-        spec.notes.extend(notes)
-    pretrained = None if resumed.content or resumed.weights else config.network.encoder_weights
-    if pretrained is not None:
+def _check_patience(options: OptimizationConfig, data: PreparedData) -> None:
+    if options.patience and not data.split.validation:
+        raise UserError(
+            f"--patience {options.patience}: there are no validation images to score; use --validation "
+            "PERCENT, or leave --patience out"
+        )
 
-        def download() -> None:
-            build_network(spec.architecture, encoder_weights=pretrained)
 
-        world.on_main(download)  # by one process; the others find it in its cache
-    torch.manual_seed(config.optimization.seed)  # the same first weights on every rank
-    network = build_network(
-        spec.architecture, encoder_weights=pretrained, checkpointing=config.network.checkpointing
-    )
-    if world.device.type == "cpu" and spec.precision.dtype == torch.bfloat16:
-        train_depthwise_in_float32(network)
-    network.load_state_dict(state, strict=False)
-    count_as_sound(network)
-    network = network.to(world.device)
-    if config.network.batch_norm == "local":
-        return network
-    return synchronise_batchnorm(network, world)
+def _make_optimizer(
+    config: TrainConfig, network: nn.Module, loss: nn.Module, schedule: Schedule
+) -> AdamW:
+    """Return the optimizer of the network, and of a loss that has parameters."""
+    options = config.optimization
+    groups = parameter_groups(network, options.encoder_rate, _choose_last_rate(config, schedule))
+    if trained := [*loss.parameters()]:
+        groups.append({"params": trained, "lr_scale": 1.0, "weight_decay": 0.0, "is_loss": True})
+    return AdamW(groups, weight_decay=options.weight_decay, fused=True)
 
 
 def build_metadata(

@@ -18,6 +18,7 @@ from unet_ddp.distributed.world import sum_over_ranks
 from unet_ddp.errors import UserError
 from unet_ddp.plugins import find, is_built_in
 from unet_ddp.settings import called
+from unet_ddp.training.own_state import modules_of
 
 
 class Losses(NamedTuple):
@@ -54,8 +55,9 @@ class Batch(NamedTuple):
 class Term(Protocol):
     """A term of the loss; it is made from the settings."""
 
-    column: ClassVar[str]
-    """Its name in metrics.csv."""
+    @property
+    def column(self) -> str:
+        """Its name in metrics.csv."""
 
     def sums(self, batch: Batch) -> dict[str, Tensor]:
         """Return this rank's sums, vectors by name; a sum over pixels of a batch can be added."""
@@ -65,6 +67,44 @@ class Term(Protocol):
 
         Among them is "occurring", the pixels of each class (C,); `weights` (C,) are the classes'.
         """
+
+
+class OwnTerm(nn.Module):
+    """A term of the user's own: it keeps to the names and lengths of its first sums.
+
+    Ranks add up their sums by place. Ranks with other sums would wait without end, or add what does not belong
+    together.
+    """
+
+    function: Term
+    column: str
+
+    def __init__(self, name: str, term: Term) -> None:
+        super().__init__()
+        self.name, self.column = name, term.column
+        self.__dict__["function"] = term  # its modules are the parts, once each
+        self.parts = nn.ModuleList(modules_of(term))
+        self.lengths: dict[str, int] = {}
+
+    def sums(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the term's sums, in the order of the first."""
+        sums = self.function.sums(batch)
+        lengths = {name: each.numel() for name, each in sums.items()}
+        expected = self.lengths = self.lengths or lengths
+        if lengths != expected:
+            raise UserError(
+                f"--loss {self.name}: its sums are {_list(lengths)}, before {_list(expected)}; return the same names and "
+                "lengths for every batch, with 0 for a class that does not occur (docs/losses.md)"
+            )
+        return {name: sums[name] for name in expected}
+
+    def value(self, sums: dict[str, Tensor], weights: Tensor) -> Tensor:
+        """Return the term's value ()."""
+        return self.function.value(sums, weights)
+
+
+def _list(lengths: dict[str, int]) -> str:
+    return ", ".join(f"{name} ({length})" for name, length in lengths.items()) or "none"
 
 
 class Dice:
@@ -158,7 +198,7 @@ class SegmentationLoss(nn.Module):
             if is_built_in("losses", name):
                 term: Term = find("losses", name)(self.options)
             else:
-                term = find("extras", "own_loss")(name, self.options)
+                term = OwnTerm(name, find("extras", "own_loss")(name, self.options))
             if name in PIXEL_TERMS:
                 self.pixel = term
             else:
@@ -166,7 +206,13 @@ class SegmentationLoss(nn.Module):
         weights = None
         if self.options.class_weights is not None:
             weights = torch.tensor(self.options.class_weights, dtype=torch.float64)
-        self.register_buffer("class_weights", weights)
+        self.register_buffer("class_weights", weights, persistent=False)  # a setting
+
+    @property
+    def own_terms(self) -> dict[str, OwnTerm]:
+        """The terms of the user's own, by the names of their attributes."""
+        terms = {"region": self.region, "pixel": self.pixel}
+        return {name: term for name, term in terms.items() if isinstance(term, OwnTerm)}
 
     @property
     def columns(self) -> tuple[str | None, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,8 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.losses import SegmentationLoss
+from unet_ddp.training.own_state import Numbers
+from unet_ddp.training.tensors import Tensors
 
 
 @dataclass(frozen=True)
@@ -58,26 +61,15 @@ def _cosine(done: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
-class Tensors:
-    """A network's tensors, listed once: to walk over its modules takes the host 0.1 to 0.2 ms.
-
-    A launch-bound step of a GPU is a few of them, and would have two to six walks.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        self.parameters: list[Tensor] = list(network.parameters())
-        self.buffers = list(network.buffers())
-
-
 class WeightAverage:
     """An exponential moving average (EMA) of a network's weights; batch norm's buffers are copied.
 
-    `decay` is the weight of the old average in a step, as 0.999. After n steps it is at most n / (n + 9), as
+    `twin` is another network with the same state, for one that can't be copied. `decay` is the weight of the old average in a step, as 0.999. After n steps it is at most n / (n + 9), as
     TensorFlow's with `num_updates`: the random first weights would else spoil the average for 1 / (1 - decay) steps.
     """
 
-    def __init__(self, network: nn.Module, decay: float) -> None:
-        self.network = copy.deepcopy(network).eval().requires_grad_(False)
+    def __init__(self, network: nn.Module, decay: float, twin: nn.Module | None = None) -> None:
+        self.network = (twin or copy.deepcopy(network)).eval().requires_grad_(False)
         self.decay = decay
         self.steps = 0
         self._tensors = Tensors(self.network)
@@ -95,8 +87,8 @@ class WeightAverage:
         torch._foreach_mul_(new, chosen)
         torch._foreach_mul_(averages, 1 - chosen)
         torch._foreach_add_(averages, new)
-        if network.buffers:
-            torch._foreach_copy_(self._tensors.buffers, network.buffers)
+        if buffers := network.buffers:
+            torch._foreach_copy_(self._tensors.buffers, buffers)
         self.steps += 1
 
 
@@ -114,6 +106,7 @@ class TrainState:
     optimizer: torch.optim.Optimizer
     precision: Precision
     loss: SegmentationLoss
+    """Its buffers and parameters are trained and saved, too."""
     preprocess: Preprocessing
     schedule: Schedule
     steps_per_epoch: int
@@ -130,6 +123,10 @@ class TrainState:
     """Batch norm sees each rank's own batch; its running averages are the mean over all ranks."""
     unbiased: bool = True
     """Correct the bias of batch norm's averages; a run of an earlier version continues without it."""
+    numbers: Numbers = field(default_factory=Numbers)
+    """Plain numbers that parts of the user's own change."""
+    has_own_buffers: bool = False
+    """The network or the loss is the user's own: its buffers may differ on several ranks until they are averaged."""
     epoch: int = 0
     step: int = 0
     """Steps of the optimizer done in this epoch."""
@@ -157,10 +154,19 @@ class TrainState:
         return self.epoch * self.steps_per_epoch + self.step
 
     def __post_init__(self) -> None:
-        self.tensors = Tensors(self.network)  # which stay the same ones
+        self.tensors = Tensors(self.network)
+        self.trained = Tensors(self.network, self.loss)
+        self.of_loss = [p for p in self.loss.parameters() if p.requires_grad]
+        self.zero_gradients()
         self.forward = self.replica if self.compiled is None else self.compiled
         self.sums = self.sums.to(self.precision.device)
         self.skipped = self.skipped.to(self.precision.device)
+
+    def zero_gradients(self) -> None:
+        """Forget the gradients; the loss has zeros, as a call may use a parameter on some ranks only."""
+        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self.of_loss:
+            parameter.grad = torch.zeros_like(parameter)
 
     def count_step(self, losses: Tensor, is_finite: Tensor) -> None:
         """Add a step's losses (3,) if it was finite, () bool; the device is not waited for."""
@@ -240,19 +246,32 @@ class TrainState:
             "threshold": self.threshold,
             "anneal": self.schedule.anneal,
             "unbiased": self.unbiased,
-            "last_rate": self.optimizer.param_groups[-1].get("lr_scale", 1.0),
+            "last_rate": self._last_group(self.optimizer.param_groups).get("lr_scale", 1.0),
+            "loss": self.loss.state_dict(),
+            "numbers": self.numbers.state_dict(),
         }
+
+    @staticmethod
+    def _last_group(groups: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the group of the network's last layer; behind it is that of the loss, if it is trained."""
+        return [group for group in groups if not group.get("is_loss")][-1]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.network.load_state_dict(state["model"])
         groups = self.optimizer.state_dict()["param_groups"]  # by the settings, not the file
-        now = groups[-1].get("lr_scale", 1.0)
-        groups[-1]["lr_scale"] = min(now, state.get("last_rate", 1.0))  # 1: as its version trained
+        last = self._last_group(groups)
+        last["lr_scale"] = min(
+            last.get("lr_scale", 1.0), state.get("last_rate", 1.0)
+        )  # 1: as its version trained
         self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         if self.average is not None:  # the run may have had none
             self.average.network.load_state_dict(state.get("ema") or state["model"])
             self.average.steps = state.get("ema_steps", 0)
+        self.loss.load_state_dict(
+            state.get("loss", {}), strict=False
+        )  # an earlier version saved none
+        self.numbers.load_state_dict(state.get("numbers", {}))
         if state.get("scaler"):  # empty where scaling was off
             self.precision.scaler.load_state_dict(state["scaler"])
         position, best = state["position"], state["best"]

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
+import random
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.distributed.world import without_sync
+from unet_ddp.distributed.world import average_values, without_sync
 from unet_ddp.errors import UserError
 from unet_ddp.network.batchnorm import FIRST_STEPS, average_over_ranks, correct_bias
 from unet_ddp.training.state import TrainState
@@ -49,8 +52,8 @@ def train_step(
 
     The replica must be in training mode, the batches on its device; clip 0 is for any norm.
     """
-    tensors, optimizer, scaler = state.tensors, state.optimizer, state.precision.scaler
-    buffers = snapshot_buffers(tensors.buffers)
+    tensors, optimizer, scaler = state.trained, state.optimizer, state.precision.scaler
+    buffers = snapshot_buffers(before := tensors.buffers)
     losses = torch.zeros(3, device=state.precision.device)
     pairs: list[int] = []
     for k, (images, masks, indices) in enumerate(islice(batches, accumulate), start=1):
@@ -65,6 +68,7 @@ def train_step(
                 scaler.scale(loss.total / accumulate).backward()
         losses += torch.stack([part.detach().float() for part in loss]) / accumulate
     with record_function("step"):
+        average_values([p.grad for p in state.of_loss if p.grad is not None])  # DDP has the others
         scaler.unscale_(optimizer)  # the limit is for true gradients, not for scaled ones
         norm = nn.utils.clip_grad_norm_(tensors.parameters, clip or math.inf)
         is_finite = norm.isfinite() & losses[0].isfinite()  # () bool
@@ -73,17 +77,19 @@ def train_step(
         optimizer.grad_scale = None  # type: ignore[attr-defined]
         optimizer.step()
         scaler.update()
-        optimizer.zero_grad(set_to_none=True)
+        state.zero_gradients()
         correct_averages(state, buffers, batches=accumulate)
-        restore_unless(is_finite, buffers)
+        restore_unless(is_finite, follow(buffers, before, tensors.buffers))
         if state.average is not None:
-            state.average.update_ema(tensors, is_finite)
+            state.average.update_ema(state.tensors, is_finite)
         state.count_step(losses, is_finite)
     return StepReport(losses, state.schedule.at(state.done - 1), is_finite, pairs)
 
 
 def correct_averages(state: TrainState, buffers: Snapshot, *, batches: int) -> None:
-    """Average batch norm's running averages over ranks where each has its own; remove the bias of their start."""
+    """Average over ranks the buffers of which each has its own; remove the bias of batch norm's start."""
+    if state.has_own_buffers:
+        average_values(state.trained.own_buffers)
     if state.has_local_norms:
         average_over_ranks(state.network)
     if state.unbiased and state.done < FIRST_STEPS:  # they may still be biased
@@ -109,7 +115,7 @@ def train_steps(
     while state.step < state.steps_per_epoch and (until is None or state.done < until):
         for group in state.optimizer.param_groups:
             group["lr"] = state.schedule.at(state.done) * group.get("lr_scale", 1.0)
-        torch.manual_seed(derive_seed(state.seed, state.done))
+        seed_all(derive_seed(state.seed, state.done))
         yield train_step(state, batches, accumulate=accumulate, clip=clip)
 
 
@@ -143,6 +149,14 @@ def snapshot_buffers(buffers: Iterable[Tensor]) -> Snapshot:
     return [(group, torch.cat([*map(torch.flatten, group)])) for group in groups.values()]
 
 
+def follow(snapshot: Snapshot, before: list[Tensor], now: list[Tensor]) -> Snapshot:
+    """Return the snapshot of buffers, some of which a pass has replaced by other tensors, for these."""
+    if all(map(operator.is_, before, now)):
+        return snapshot
+    new = dict(zip(before, now, strict=True))
+    return [([new[buffer] for buffer in group], values) for group, values in snapshot]
+
+
 def unflatten(values: Tensor, like: list[Tensor]) -> list[Tensor]:
     """Return views of flat `values` (values,) with the shapes of tensors."""
     parts = torch.split(values, [tensor.numel() for tensor in like])
@@ -157,11 +171,19 @@ def copies_of(snapshot: Snapshot) -> dict[Tensor, Tensor]:
     return copies
 
 
+@torch.no_grad()
 def restore_unless(is_finite: Tensor, snapshot: Snapshot) -> None:
     """Write the snapshot's values back into the buffers, unless `is_finite` () is true."""
     for group, before in snapshot:
         chosen = torch.where(is_finite, torch.cat([*map(torch.flatten, group)]), before)
         torch._foreach_copy_(group, unflatten(chosen, group))
+
+
+def seed_all(seed: int) -> None:
+    """Seed torch's generator, and those by which a network of the user's own may skip a layer."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
 
 
 def derive_seed(seed: int, step: int) -> int:

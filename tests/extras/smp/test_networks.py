@@ -157,3 +157,20 @@ def test_a_network_for_any_size_is_exported_for_any_number_of_images() -> None:
         network, (torch.zeros(2, 3, 32, 32),), dynamic_shapes=({0: batch},)
     )
     assert exported.module()(torch.zeros(5, 3, 32, 32)).shape == (5, 2, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "side"),
+    [("tu-swin_tiny_patch4_window7_224", 0), ("tu-gcvit_xxtiny", 224), ("tu-pvt_v2_b0", 0)],
+)
+def test_an_encoder_made_for_one_size_takes_any_or_says_its_own(encoder: str, side: int) -> None:
+    with torch.device("meta"), torch.no_grad():
+        network = build("unet", encoder).eval()
+        assert network.largest == side
+        for size in ((200, 160), (64, 96)):
+            assert network(torch.zeros(1, 3, *size)).shape == (1, 4, *size)
+        if side:
+            with pytest.raises(
+                UserError, match=f"{encoder}: takes images of 224x224 at most, not 300x32"
+            ):
+                network(torch.zeros(1, 3, 32, 300))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ from unet_ddp.config import OptimizationConfig
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.plugins import find
 from unet_ddp.training.losses import Batch, SegmentationLoss, Term
+from unet_ddp.training.own_state import Numbers, check_saved, holders, keeping
 
 # Columns of metrics.csv that are others', and the beginnings of those of scores.
 _TAKEN = {
@@ -70,7 +72,8 @@ def make_own_term(name: str, options: OptimizationConfig) -> Term:
     kind = find("losses", name)
     try:
         if _is_plain(kind):
-            function: Any = kind() if inspect.isclass(kind) else kind
+            # Of an object a copy: another run in this process begins with it as it is now.
+            function: Any = kind() if inspect.isclass(kind) else copy.deepcopy(kind)
             return MeanOverRanks(name, function)
         term: Term = kind(options)
         column: object = term.column
@@ -98,24 +101,75 @@ def _is_plain(kind: Any) -> bool:
     return needed > 1
 
 
-def try_loss(loss: SegmentationLoss, num_classes: int, device: torch.device) -> list[str]:
-    """Compute a loss and its gradient once, on random logits, and return lines for the user.
+def try_loss(
+    loss: SegmentationLoss, num_classes: int, device: torch.device
+) -> tuple[SegmentationLoss, list[str]]:
+    """Compute a loss and its gradient on random logits; return a new one, and lines for the user.
 
-    So a fault ends the run before it has a folder.
+    So a fault ends the run before it has a folder, and the trial leaves no trace.
 
     Raises:
-        UserError: it is no number (), or has no gradient. An exception of the user's code is not changed.
+        UserError: it is no number (), has no gradient, or sums or a state that can't be added up, saved or made again.
+            An exception of the user's code is not changed.
     """
     generator = torch.Generator().manual_seed(0)
     shape = 2, num_classes, _SIDE, _SIDE
     logits = torch.randn(shape, generator=generator).to(device).requires_grad_()
     masks = torch.randint(num_classes, (2, _SIDE, _SIDE), generator=generator).to(device)
-    total, name = loss(logits, masks).total, loss.options.loss
-    if total.ndim:
+    name = loss.options.loss
+    _check_state(name, loss)
+    functions = [term.function for term in loss.own_terms.values()]
+    with keeping(*functions):  # an object stays the same one
+        total = loss(logits, masks).total
+        if total.ndim:
+            raise UserError(
+                f"--loss {name}: its value is {tuple(total.shape)}; expected one number, a tensor ()"
+            )
+        if not total.requires_grad:
+            raise UserError(
+                f"--loss {name}: has no gradient; compute it from the logits with torch"
+            )
+        total.backward()
+        loss.zero_grad(set_to_none=True)
+        has_sums = any(not isinstance(function, MeanOverRanks) for function in functions)
+        with torch.no_grad():
+            for each in (0, num_classes - 1) if has_sums else ():  # a class alone
+                loss(logits, torch.full_like(masks, each))
+            _compare_again(name, loss, logits, masks)
+    new = type(loss)(loss.options).to(device)
+    for key, term in new.own_terms.items():
+        term.lengths = loss.own_terms[key].lengths
+    return new, [each.note for each in functions if isinstance(each, MeanOverRanks)]
+
+
+def _check_state(name: str, loss: SegmentationLoss) -> None:
+    """Check that the state dict can be saved, and that each parameter is in it, and so will be trained."""
+    check_saved(f"--loss {name}", loss.state_dict())
+    for _, holder in holders(loss):
+        for attribute, value in vars(holder).items():
+            if isinstance(value, nn.Parameter):
+                raise UserError(
+                    f"--loss {name}: nothing would train its parameter {attribute}; derive the class from "
+                    "torch.nn.Module (docs/losses.md)"
+                )
+
+
+def _compare_again(name: str, loss: SegmentationLoss, logits: Tensor, masks: Tensor) -> None:
+    """Check that a new loss with the same state dict and numbers gives the same next value."""
+    counted = Numbers(loss.own_terms).read()
+    state = {key: value.clone() for key, value in loss.state_dict().items()}
+    with torch.random.fork_rng([]):
+        torch.manual_seed(1)  # what a new one draws differs
+        twin = type(loss)(loss.options).to(logits.device)
+    values = []
+    for each in (loss, twin):
+        each.load_state_dict(state)
+        Numbers(each.own_terms).load_state_dict(counted)
+        torch.manual_seed(0)
+        values.append(each(logits, masks.flip(0)).total)
+    one, other = values
+    if not torch.allclose(one, other, equal_nan=True):
         raise UserError(
-            f"--loss {name}: its value is {tuple(total.shape)}; expected one number, a tensor ()"
+            f"--loss {name}: made again with its state dict, it gives another value: what it keeps from call to call is in no "
+            "checkpoint; make it a buffer of a torch.nn.Module (docs/losses.md)"
         )
-    if not total.requires_grad:
-        raise UserError(f"--loss {name}: has no gradient; compute it from the logits with torch")
-    total.backward()
-    return [loss.region.note] if isinstance(loss.region, MeanOverRanks) else []

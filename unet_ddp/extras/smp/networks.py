@@ -6,6 +6,7 @@ import re
 from contextlib import suppress
 from typing import Any
 
+import torch
 from torch import nn
 
 from unet_ddp.errors import UserError
@@ -45,16 +46,43 @@ def build(
             f"--model {model} --encoder {encoder}: its steps of {step} pixels do not divide "
             f"{AnySize.stride}; use an encoder with patches of 8, 16 or 32 pixels"
         )
-    smallest = _SMALLEST.get(model, AnySize.smallest)
-    return fit_any_size(network, f"--model {model}", num_classes, smallest=smallest)
+    largest = _find_only_side(known[model], settings)
+    smallest = max(_SMALLEST.get(model, AnySize.smallest), largest)
+    name = f"--model {model} --encoder {encoder}" if largest else f"--model {model}"
+    return fit_any_size(network, name, num_classes, smallest=smallest, largest=largest)
 
 
 def _construct(network_class: Any, **settings: Any) -> Any:
-    """Return the network; DPT's vision transformers, made for one size, take any if they are asked to."""
-    if network_class.__name__ == "DPT":
+    """Return the network; timm's transformers, made for one size, take any if they are asked to."""
+    if _usual_side(settings["encoder_name"]):
         with suppress(TypeError):  # an encoder that knows no such setting
             return network_class(**settings, dynamic_img_size=True)
     return network_class(**settings)
+
+
+def _usual_side(encoder: str) -> int:
+    """Return the side of the images that timm made an encoder for; 0 if any will do."""
+    import timm
+
+    config = timm.get_pretrained_cfg(_in_timm(encoder)) if encoder.startswith("tu-") else None
+    return int(config.input_size[-1]) if config is not None and config.fixed_input_size else 0
+
+
+def _in_timm(encoder: str) -> str:
+    return re.sub("^(tu|timm)-", "", encoder)
+
+
+def _find_only_side(network_class: Any, settings: dict[str, Any]) -> int:
+    """Return the side of the only images that a network takes; 0 if it takes others, which is tried without memory."""
+    side = _usual_side(settings["encoder_name"])
+    if side:
+        try:
+            with torch.device("meta"), torch.no_grad():
+                network = _construct(network_class, **settings, encoder_weights=None).eval()
+                network(torch.zeros(1, settings["in_channels"], 64, 96))
+        except Exception:  # of timm's many kinds
+            return side
+    return 0
 
 
 def is_known(encoder: str) -> bool:
@@ -64,7 +92,7 @@ def is_known(encoder: str) -> bool:
 
     if not re.fullmatch(r"[\w.-]+", str(encoder), re.ASCII):
         return False
-    return encoder in encoders or timm.is_model(re.sub("^(tu|timm)-", "", encoder))
+    return encoder in encoders or timm.is_model(_in_timm(encoder))
 
 
 def _explain(model: str, encoder: str, encoder_weights: str | None, error: Exception) -> str:

@@ -134,14 +134,13 @@ def fit_weights(
     """
     network = build_blank(architecture, source)
     convolutions = [name for name, part in network.named_modules() if isinstance(part, nn.Conv2d)]
-    first, head = f"{convolutions[0]}.weight", convolutions[-1]
-    wanted = network.state_dict()
+    wanted, head = network.state_dict(), _find_head(architecture, network, source)
     names = _match_names(loaded.state, wanted)
     for name in [*wanted]:  # files of early versions of torch have no counters
         if name not in names and name.endswith("num_batches_tracked"):
             del wanted[name]
     part = wanted
-    beyond = [n for n in names if not in_encoder(n) and not n.startswith(f"{head}.")]
+    beyond = [n for n in names if not in_encoder(n) and n not in head]
     if encoder_only or not beyond:
         part = {name: tensor for name, tensor in wanted.items() if in_encoder(name)}
     found = {name: names[name] for name in part if name in names}
@@ -149,11 +148,30 @@ def fit_weights(
     used = {*found.values()}
     fitted.left += _enumerate("", [name for name in loaded.state if name not in used])
     fitted.new += _enumerate("", [name for name in wanted if name not in found])
-    if wanted[first].shape[1] == architecture.channels:  # else a convolution of rearranged pixels
+    first = f"{convolutions[0]}.weight" if convolutions else ""
+    if first and wanted[first].shape[1] == architecture.channels:  # else one of rearranged pixels
         _fit_bands(fitted, first, wanted[first])
     _fit_classes(fitted, head, loaded.labels, labels)
     check_weights(part, fitted.state, source)
     return fitted
+
+
+def _find_head(architecture: Architecture, network: nn.Module, source: Path) -> dict[str, int]:
+    """Return the tensors that have a row for each class, by name, and the dimension of these rows.
+
+    They are those in which a network for one more class differs.
+    """
+    count = architecture.num_classes
+    more = count + 1 if count < IGNORE_ID else count - 1
+    other = build_blank(replace(architecture, num_classes=more), source).state_dict()
+    head = {}
+    for name, tensor in network.state_dict().items():
+        if name in other and other[name].ndim == tensor.ndim:
+            sizes = [*zip(tensor.shape, other[name].shape, strict=True)]
+            for dimension, each in enumerate(sizes):
+                if each == (count, more):
+                    head[name] = dimension
+    return head
 
 
 def _match_names(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, str]:
@@ -198,13 +216,15 @@ def adapt_bands(kernels: Tensor, channels: int) -> Tensor:
     return kernels[:, torch.arange(channels) % have] * (have / channels)
 
 
-def _fit_classes(fitted: FittedWeights, head: str, old: Labels | None, new: Labels) -> None:
+def _fit_classes(
+    fitted: FittedWeights, head: Mapping[str, int], old: Labels | None, new: Labels
+) -> None:
     """Give the head, if it is taken, a row for each new class: the class's own, or the old rows' mean."""
-    taken: State = {}
-    for name in (f"{head}.weight", f"{head}.bias"):
+    taken: State = {}  # with the classes first
+    for name, dimension in head.items():
         tensor = fitted.state.get(name)
-        if tensor is not None and tensor.is_floating_point() and tensor.ndim:
-            taken[name] = tensor
+        if tensor is not None and tensor.is_floating_point() and tensor.ndim > dimension:
+            taken[name] = tensor.movedim(dimension, 0)
     counts = {len(tensor) for tensor in taken.values()}
     if old is None and counts and max(counts) < IGNORE_ID:
         old = Labels(tuple(range(max(counts))))
@@ -216,10 +236,11 @@ def _fit_classes(fitted: FittedWeights, head: str, old: Labels | None, new: Labe
     for name, tensor in taken.items():
         mean = tensor.mean(dim=0)
         new_rows = [mean if k is None else tensor[k] for k in rows]
-        fitted.state[name] = torch.stack(new_rows)
+        fitted.state[name] = torch.stack(new_rows).movedim(0, head[name]).contiguous()
     left = [name for k, name in enumerate(old.class_names) if k not in rows]
     added = [name for k, name in zip(rows, new.class_names, strict=True) if k is None]
-    fitted.adapted += _enumerate(f"{head}, to classes ", new.class_names)
+    layer = next(iter(taken)).rpartition(".")[0]
+    fitted.adapted += _enumerate(f"{layer}, to classes ", new.class_names)
     fitted.left += _enumerate("classes ", left)
     fitted.new += _enumerate("from the mean of the old classes ", added)
 

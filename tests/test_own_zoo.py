@@ -1,0 +1,115 @@
+"""Each part of the zoo is the same part everywhere, or one line refuses it before the first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests import zoo
+from tests.conftest import data_flags, make_set
+from tests.ranks import Ranks, call_main
+from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.prediction.backends import open_model
+
+FLAGS = [*["--workers", "0", "--device", "cpu", "--precision", "float32", "--augmentation", "none", "--validation", "20"],
+         *["--width", "3", "--epochs", "2", "--batch-size"]]  # fmt: skip
+QUICK = ["rebound", "constant", "tensor, changing", "counter", "weight norm", "extra", "growing"]
+SLOW = [
+    pytest.param(name, marks=pytest.mark.thorough) for name in zoo.NETWORKS if name not in QUICK
+]
+
+
+LOSSES = ["method", "number", "tensor", "learnt"]
+SLOW_LOSSES = [
+    pytest.param(name, marks=pytest.mark.thorough) for name in zoo.LOSSES if name not in LOSSES
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    make_set(tmp_path, 10)
+    monkeypatch.chdir(tmp_path)
+    return str(tmp_path)
+
+
+def name_of(kind: str, name: str) -> str:
+    return f"tests.zoo:{kind}_{name}".replace(" ", "_").replace(",", "")
+
+
+def last(run: str) -> dict[str, Any]:
+    return checkpoint.load(Path("checkpoints", run, "last.pt"))
+
+
+def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    for part in ("model", "ema", "loss"):
+        for name, value in (one[part] or {}).items():
+            assert torch.equal(value, other[part][name]), f"{part}: {name}"
+    assert one["numbers"] == other["numbers"]
+
+
+def train_whole_and_stopped(folder: str, flags: list[str], said: str) -> bool:
+    """Whether a run was taken; then one that was stopped and resumed ends with the same bits."""
+    argv = [*data_flags(Path(folder)), *FLAGS, "2", "--ema", "0.5", *flags]
+    status, _, err = call_main("train", [*argv, "--exp-name", "whole"], folder)
+    if said:
+        assert status == 2 and said in err and err.count("error: ") == 1, err
+        assert not Path("checkpoints/whole/last.pt").exists() and "Traceback" not in err
+        return False
+    assert status == 0, err
+    assert call_main("train", [*argv, "--exp-name", "part", "--stop-after", "3"], folder)[0] == 0
+    more = [*flags, "--exp-name", "part", "--workers", "0", "--device", "cpu", "--resume"]
+    status, _, err = call_main("train", more, folder)
+    assert status == 0, err
+    assert_same(last("whole"), last("part"))
+    return True
+
+
+@pytest.mark.parametrize("name", [*QUICK, *SLOW])
+def test_a_network_predicts_as_it_was_trained(folder: str, name: str, ranks: Ranks) -> None:
+    make, said = zoo.NETWORKS[name]
+    part = name_of("N", name)
+    if not train_whole_and_stopped(folder, ["--model", part], said):
+        return
+    saved = last("whole")
+    own: torch.nn.Module = make(3, 2, width=3)
+    own.load_state_dict(saved["ema"])
+    dtype = next(own.parameters()).dtype
+    cpu, images = torch.device("cpu"), torch.rand(1, 3, 32, 32)
+    backend: Any = open_model("checkpoints/whole/last.pt", cpu, network=part).backend
+    with torch.inference_mode():
+        expected: Tensor = own.eval()(images.to(dtype)).float()
+        found = backend.network(images.to(next(backend.network.parameters()).dtype)).float()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    if name == "counter":  # the layers that it skips are not frozen
+        argv = [
+            *data_flags(Path(folder)),
+            *FLAGS,
+            "1",
+            "--ema",
+            "0.5",
+            "--model",
+            part,
+            "--exp-name",
+            "two",
+        ]
+        outcomes = ranks.run(2, call_main, "train", argv, folder)
+        assert [status for status, _, _ in outcomes] == [0, 0], outcomes
+        assert last("two")["numbers"] == saved["numbers"]
+        for key in ("block.weight", "head.weight"):
+            torch.testing.assert_close(
+                last("two")["model"][key], saved["model"][key], rtol=1e-3, atol=1e-3
+            )
+
+
+@pytest.mark.parametrize("name", [*LOSSES, *SLOW_LOSSES])
+def test_a_loss_goes_on_as_it_was(folder: str, name: str) -> None:
+    taken = train_whole_and_stopped(folder, ["--loss", name_of("L", name)], zoo.LOSSES[name][1])
+    if taken and name in ("buffer", "number"):  # one for each of 2 epochs of 4 steps
+        counts = [*last("whole")["loss"].values(), *last("whole")["numbers"].values()]
+        assert counts and {float(count) for count in counts} == {8.0}
+    if name == "learnt":
+        assert [float(scale) for scale in last("whole")["loss"].values()] != [0.0]

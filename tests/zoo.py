@@ -1,0 +1,216 @@
+"""A zoo of parts of a user's own: each way in which torch's modules keep state. Others may add a row.
+
+NETWORKS and LOSSES say for each whether a run takes it, or which words the one line has that refuses it.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Plain(nn.Module):
+    """A network without more state than its layers; the others add to it."""
+
+    stride = 2
+
+    def __init__(self, channels: int, num_classes: int, width: int = 3) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Conv2d(channels, width, 3, 2, 1), nn.BatchNorm2d(width))
+        self.head = nn.ConvTranspose2d(width, num_classes, 2, 2)
+        self.add(width)
+
+    def add(self, width: int) -> None:
+        pass
+
+    def middle(self, features: Tensor) -> Tensor:
+        return features
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.middle(self.encoder(images).relu()))  # type: ignore[no-any-return]
+
+
+def network(add: Any = None, middle: Any = None, **more: Any) -> type[Plain]:
+    methods = {"add": add or Plain.add, "middle": middle or Plain.middle, **more}
+    return type("Animal", (Plain,), methods)
+
+
+def _mean(self: Any, x: Tensor) -> Tensor:
+    if self.training:
+        self.mean = 0.5 * self.mean + 0.5 * x.mean((0, 2, 3), keepdim=True).detach()
+    return x - self.mean
+
+
+def _mean_in_place(self: Any, x: Tensor) -> Tensor:
+    if self.training:
+        self.mean.mul_(0.5).add_(0.5 * x.mean((0, 2, 3), keepdim=True).detach())
+    return x - self.mean
+
+
+def _buffer(self: Any, width: int, **how: Any) -> None:
+    self.register_buffer("mean", torch.zeros(1, width, 1, 1), **how)
+
+
+def _tensor(self: Any, width: int) -> None:
+    self.mean = torch.zeros(1, width, 1, 1)
+
+
+def _constant(self: Any, width: int) -> None:
+    self.shift = torch.linspace(-1, 1, width).view(1, -1, 1, 1)
+
+
+def _drawn(self: Any, width: int) -> None:
+    self.shift = torch.randn(1, width, 1, 1)
+
+
+def _loose(self: Any, width: int) -> None:
+    self.register_buffer("shift", torch.linspace(-1, 1, width).view(1, -1, 1, 1), persistent=False)
+
+
+def _shift(self: Any, x: Tensor) -> Tensor:
+    return x + self.shift
+
+
+def _counter(self: Any, width: int) -> None:
+    self.passes, self.block = 0, nn.Conv2d(width, width, 1)
+
+
+def _skip(self: Any, x: Tensor) -> Tensor:
+    self.passes += self.training
+    return x + self.block(x) if not self.training or self.passes % 3 != 1 else x
+
+
+def _chance(self: Any, x: Tensor) -> Tensor:
+    return x + self.block(x) if not self.training or random.random() < 0.5 else x
+
+
+def _branch(self: Any, x: Tensor) -> Tensor:
+    return x + self.block(x) if x.mean() > 0.1 else x
+
+
+def _list(self: Any, width: int) -> None:
+    self.seen = [torch.zeros(())]
+
+
+def _remember(self: Any, x: Tensor) -> Tensor:
+    if self.training:
+        self.seen.append(x.mean().detach())
+    return x - self.seen[-1]
+
+
+def _tied(self: Any, width: int) -> None:
+    self.one, self.two = nn.Conv2d(width, width, 1), nn.Conv2d(width, width, 1)
+    self.two.weight = self.one.weight
+
+
+def _both(self: Any, x: Tensor) -> Tensor:
+    return self.two(self.one(x))  # type: ignore[no-any-return]
+
+
+def _weight_norm(self: Any, width: int) -> None:
+    with warnings.catch_warnings(action="ignore"):  # that it is old
+        self.block = nn.utils.weight_norm(nn.Conv2d(width, width, 1))
+
+
+def _spectral_norm(self: Any, width: int) -> None:
+    with warnings.catch_warnings(action="ignore"):  # that it is old
+        self.block = nn.utils.spectral_norm(nn.Conv2d(width, width, 1))
+
+
+def _grow(self: Any, x: Tensor) -> Tensor:
+    self.mean = torch.cat([self.mean, self.mean])
+    return x
+
+
+def _set(name: str, make: Any) -> Any:
+    return lambda self, width: self.register_buffer(name, make(width))
+
+
+NETWORKS: dict[str, tuple[Any, str]] = {
+    "plain": (Plain, ""),
+    "partial": (partial(Plain, width=2), ""),
+    "buffer": (network(_buffer, _mean_in_place), ""),
+    "rebound": (network(_buffer, _mean), ""),
+    "not persistent": (network(_loose, _shift), ""),
+    "not persistent, changing": (network(lambda s, w: _buffer(s, w, persistent=False), _mean), "its mean is in no"),
+    "constant": (network(_constant, _shift), ""),
+    "tensor, changing": (network(_tensor, _mean), "its mean is in no checkpoint"),
+    "drawn": (network(_drawn, _shift), "its shift is in no checkpoint"),
+    "counter": (network(_counter, _skip), ""),
+    "chance": (network(_counter, _chance), ""),
+    "branch": (network(_counter, _branch), ""),
+    "list": (network(_list, _remember), "its seen is in no checkpoint"),
+    "unused": (network(_counter), ""),
+    "tied": (network(_tied, _both), ""),
+    "weight norm": (network(_weight_norm, lambda s, x: s.block(x)), ""),
+    "spectral norm": (network(_spectral_norm, lambda s, x: s.block(x)), ""),
+    "double": (type("Double", (Plain,), {"add": lambda self, width: self.double()}), ""),
+    "integers": (network(_set("count", lambda w: torch.zeros(w, dtype=torch.int64))), ""),
+    "complex": (network(_set("filter", lambda w: torch.ones(w, dtype=torch.complex64))), "filter is complex64"),
+    "infinite": (network(_set("mask", lambda w: torch.full((w,), -torch.inf))), "mask contains nan or inf"),
+    "extra": (network(get_extra_state=lambda s: {"v": 3}, set_extra_state=lambda s, x: None), "_extra_state is"),
+    "growing": (network(_buffer, _grow), "a pass changes its state mean"),
+    "lazy": (network(lambda s, w: s.add_module("late", nn.LazyConv2d(2, 1))), "has no size until the first"),
+}  # fmt: skip
+
+
+class Ramp(nn.Module):
+    """A loss that counts in a buffer."""
+
+    def __init__(self, count: Any = 0) -> None:
+        super().__init__()
+        self.keep(count)
+
+    def keep(self, count: Any) -> None:
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
+        self.calls = self.calls + 1
+        return F.cross_entropy(logits, masks, ignore_index=255) * (0.2 + self.calls / 10)
+
+
+class Learnt(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(()))
+
+    def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
+        return F.cross_entropy(logits, masks, ignore_index=255) * (-self.scale).exp() + self.scale
+
+
+class Holder:
+    """A callable object, no module, with a tensor."""
+
+    def __init__(self) -> None:
+        self.calls: Any = torch.zeros(())
+
+    __call__ = Ramp.forward
+
+
+def _own(cls: Any, keep: Any) -> Any:
+    return type("Kept", (cls,), {"keep": keep})
+
+
+def cross_entropy(logits: Tensor, masks: Tensor, smoothing: float = 0.0) -> Tensor:
+    return F.cross_entropy(logits, masks, ignore_index=255, label_smoothing=smoothing)
+
+
+LOSSES: dict[str, tuple[Any, str]] = {
+    "function": (cross_entropy, ""),
+    "partial": (partial(cross_entropy, smoothing=0.1), ""),
+    "buffer": (Ramp, ""),
+    "instance": (Ramp(), ""),
+    "method": (Ramp().forward, ""),
+    "number": (_own(Ramp, lambda self, count: setattr(self, "calls", 0)), ""),
+    "tensor": (_own(Ramp, lambda self, count: setattr(self, "calls", torch.zeros(()))), "in no checkpoint"),
+    "object": (Holder(), "in no checkpoint"),
+    "learnt": (Learnt, ""),
+}  # fmt: skip
+globals().update({f"N_{k}".replace(" ", "_").replace(",", ""): v[0] for k, v in NETWORKS.items()})
+globals().update({f"L_{k}": v[0] for k, v in LOSSES.items()})

@@ -1,0 +1,137 @@
+"""A network of the user's own is tried before the first step: it must be saved, read and built again as it is."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unet_ddp.errors import UserError
+from unet_ddp.training.own_state import Numbers, check_saved, holders, keeping
+from unet_ddp.training.step import seed_all
+
+_ADVICE = "see docs/own_parts.md, State"
+_CLOSE = 1e-4  # of the largest value: a GPU adds in any order
+
+
+def try_network(
+    name: str, network: nn.Module, build: Callable[[], nn.Module], example: Tensor
+) -> nn.Module:
+    """Return a second `network` with the same state, after a check that it computes the same; both are as new.
+
+    A pass in training changes what it changes. The copy, with the state dict of that moment, must then compute the same,
+    in prediction and in training: else a checkpoint would not have all of the network.
+
+    Args:
+        name: of the network, for messages.
+        network: new, or with given weights, on the device.
+        build: returns another one, with new weights.
+        example: images (N, C, H, W), as preprocessed ones, on the device.
+
+    Raises:
+        UserError: the copy differs, or the state can't be saved, loaded or averaged.
+    """
+    where = f"--model {name}"
+    _check_parameters(where, network)
+    check_saved(where, network.state_dict())
+    example = example.to(next(network.parameters()).dtype)
+    numbers, seed = Numbers({"model": network}), torch.initial_seed()
+    with keeping(network):
+        seed_all(seed + 1)  # what is drawn anew differs
+        twin = build()
+    _load(where, twin, network.state_dict())
+    with keeping(network, twin), torch.no_grad():
+        before = dict(network.state_dict(keep_vars=True))
+        network(example)
+        after = network.state_dict(keep_vars=True)
+        _check_same_kind(where, before, after)
+        _load(where, twin, network.state_dict())
+        Numbers({"model": twin}).load_state_dict(numbers.state_dict())
+        for is_training in (False, True):
+            _compare(where, network, twin, example, is_training=is_training)
+    return twin
+
+
+def _check_parameters(where: str, network: nn.Module) -> None:
+    if not any(p.is_floating_point() and p.requires_grad for p in network.parameters()):
+        raise UserError(f"{where}: has no parameters to train")
+
+
+def _check_same_kind(where: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Check that a pass has kept the names and shapes of the state, and the parameters themselves."""
+    for name in {**before, **after}:
+        old, new = before.get(name), after.get(name)
+        if isinstance(old, nn.Parameter) and old is not new:
+            raise UserError(
+                f"{where}: a pass replaces the parameter {name}, so nothing would train it; make it in __init__"
+            )
+        if old is None or new is None or (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise UserError(
+                f"{where}: a pass changes its state {name} from {_describe(old)} to {_describe(new)}; a checkpoint "
+                "of it fits no new network: give it its shape and type in __init__"
+            )
+
+
+def _describe(tensor: Tensor | None) -> str:
+    if tensor is None:
+        return "nothing"
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def _load(where: str, twin: nn.Module, state: Mapping[str, Any]) -> None:
+    try:
+        twin.load_state_dict(copy.copy(state))
+    except Exception as error:  # of names, shapes and hooks that are not ours
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{where}: built again, it does not take its own state dict ({reason}); {_ADVICE}"
+        ) from None
+
+
+def _compare(
+    where: str, network: nn.Module, twin: nn.Module, example: Tensor, *, is_training: bool
+) -> None:
+    modes = [(module, module.training) for module in network.modules()]
+    state = {name: value.clone() for name, value in network.state_dict().items()}
+    outputs = []
+    for each, other in ((network, state), (twin, state)):
+        each.load_state_dict(other)
+        each.train(is_training)
+        seed_all(1)
+        outputs.append(each(example.flip(0) * 0.5 + 0.25).double())
+    for module, mode in modes:
+        module.training = mode
+    gap = (outputs[0] - outputs[1]).abs().max()
+    if gap <= _CLOSE * outputs[0].abs().max():
+        return
+    what = "trains on as another one" if is_training else "predicts otherwise"
+    raise UserError(
+        f"{where}: built again with its state dict, it {what}: {_name_loose(network, twin)} is in no checkpoint; "
+        f"make it a buffer by register_buffer; {_ADVICE}"
+    )
+
+
+def _name_loose(network: nn.Module, twin: nn.Module) -> str:
+    """Return the first attribute by which two networks with the same state dict differ."""
+    others = dict(holders(twin))
+    saved = set(network.state_dict())
+    for path, module in holders(network):
+        loose = {**vars(module), **module._buffers}
+        for name, value in loose.items():
+            mine = f"{path}.{name}".lstrip(".")
+            if name.startswith("_") or mine in saved:
+                continue
+            other = getattr(others.get(path), name, None)
+            is_same = value is other or (
+                torch.equal(value, other)
+                if isinstance(value, Tensor)
+                and isinstance(other, Tensor)
+                and value.shape == other.shape
+                else not isinstance(value, (Tensor, list, dict))
+            )
+            if not is_same:
+                return f"its {mine}"
+    return "what it computes with"
