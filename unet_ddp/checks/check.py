@@ -6,13 +6,13 @@ A run stops at the first kind of problem; the doctor collects all.
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from unet_ddp.checks import sides
 from unet_ddp.checks.near_duplicates import confirm, find_copies
 from unet_ddp.checks.rules import (
     check_rules,
@@ -23,7 +23,6 @@ from unet_ddp.checks.rules import (
 from unet_ddp.checks.scan import ScannedPair, scan
 from unet_ddp.checks.summary import (
     describe_images,
-    find_classes,
     warn_of_classes,
     warn_of_images,
 )
@@ -38,14 +37,13 @@ from unet_ddp.data.pairs import Pairs, collect
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import can_read, find_readers
 from unet_ddp.data.readers.resize import scaled_size
-from unet_ddp.data.splits import Split, move_groups, split_by_folders, split_pairs, spread_classes
+from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError, count_of
 from unet_ddp.files import as_path
 from unet_ddp.plugins import find
 from unet_ddp.settings import called
 
 HOME = Path("data")
-_MOST_SPREAD = 1 << 20  # pairs; of more, a class that one side lacks is too rare to learn
 
 
 @dataclass(frozen=True)
@@ -80,9 +78,7 @@ def prepare_data(
     training = table.find(data.split.training)
     used = np.unique(table.columns["kind"][:][training | table.find(data.split.validation)])
     sizes = {scaled_size(*table.kinds[int(kind)].image.size, config.scale) for kind in used}
-    one_size = None
-    if len(sizes) == 1 and not config.ground_resolution:
-        (one_size,) = sizes
+    one_size = max(sizes) if len(sizes) == 1 and not config.ground_resolution else None
     draw = None
     if called(config, "plan_draw"):
         plan = find("extras", "plan_draw")
@@ -123,20 +119,16 @@ def check_dataset(
     if not len(training) and not validation:
         report.add_problems([] if report.problems else ["no pairs of image and mask"])
         return None
-    split = report.attempt(lambda: _split(config, training, validation, seed)) if training else None
+    draw = partial(sides.split, config, training, validation, seed)
+    split = report.attempt(draw) if training else None
     groups: dict[str, str] = {}
-    errors: dict[str, str] = {}
-    if training.scanned is not None:
-        table = training.scanned
-    else:
+    table: Table | None = training.scanned
+    if table is None:
         groups = group_names(training, config.group_pattern) if split else {}
-        pairs = collect([*training, *(validation or [])])
-        scanned, errors = _scan(config, pairs)
-        split = _skip_bad(report, errors, split, skip_bad)
+        scanned, errors = _scan(config, report, collect([*training, *(validation or [])]))
+        split = sides.skip_unread(report, errors, split, skip_bad)
         if not scanned:
             return None
-        for reader in find_readers(pair.image for pair, *_ in scanned):
-            report.add_problems(reader.check_pairs(scanned))
         table = Table.from_scan(scanned)
     form = check_rules(config, report, table)
     for reader in find_readers(pair.image for *_, pair in table.groups):
@@ -144,22 +136,26 @@ def check_dataset(
     values = common_values(table)
     labels = labels or _choose_labels(config, report, table, values)
     if split and labels:
-        split = _spread(split, training, table, labels, moved)
-        split = split.without(errors) if errors else split
+        split = sides.spread(split, training, table, labels, moved)
     data = CheckedData(table, form, values, labels, split, groups)
     _summarise(config, report, data)
     return data
 
 
-def _scan(config: DataConfig, pairs: Pairs) -> tuple[list[ScannedPair], dict[str, str]]:
-    """Return what `scan` finds in the files of pairs."""
-    return scan(
+def _scan(
+    config: DataConfig, report: Report, pairs: Pairs
+) -> tuple[list[ScannedPair], dict[str, str]]:
+    """Return what `scan` finds in the files of pairs, and add what their readers object to."""
+    scanned, errors = scan(
         pairs,
         nodata=config.nodata,
         channels=config.channels,
         planes=bool(called(config, "check_planes")),
         ignore=config.ignore_index,
     )
+    for reader in find_readers(pair.image for pair, *_ in scanned):
+        report.add_problems(reader.check_pairs(scanned))
+    return scanned, errors
 
 
 def _find_sides(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None]:
@@ -207,43 +203,6 @@ def _contains_images(folder: Path) -> bool:
     return folder.is_dir() and any(
         can_read(path.suffix.lower()) or path.is_dir() for path in folder.iterdir()
     )
-
-
-def _split(config: DataConfig, training: Pairs, validation: Pairs | None, seed: int) -> Split:
-    if validation is not None:
-        return split_by_folders(training, validation)
-    return split_pairs(
-        training,
-        validation=config.validation,
-        seed=seed,
-        pattern=config.group_pattern,
-        fold=config.read_fold(),
-    )
-
-
-def _spread(
-    split: Split, pairs: Pairs, table: Table, labels: Labels, moved: Collection[int] | None
-) -> Split:
-    """Return the split of `pairs` with each class on both sides, or as an earlier run's `moved` says."""
-    if moved is None and split.drawn is not None and len(pairs) <= _MOST_SPREAD:
-        with suppress(UserError):  # of a value that is no class: it is said later
-            return spread_classes(split, pairs, find_classes(table, labels, pairs))
-    return move_groups(split, pairs, moved or ())
-
-
-def _skip_bad(
-    report: Report, errors: dict[str, str], split: Split | None, skip_bad: int
-) -> Split | None:
-    """Return the split without the pairs that can't be read, a problem if they are too many."""
-    if not errors:
-        return split
-    rest = split.without(errors) if split else None
-    if len(errors) > skip_bad or rest is None or not rest.training:
-        report.add_problems(list(errors.values()))
-        return split
-    for count, error in enumerate(errors.values(), start=1):
-        report.warnings.append(f"skipped {error} ({count} of at most {skip_bad})")
-    return rest
 
 
 def _choose_labels(

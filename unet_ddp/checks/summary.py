@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from unet_ddp.checks.near_duplicates import Copies
 from unet_ddp.checks.table import Table
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import Flags
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import ImageFormat, bits_of
 from unet_ddp.data.readers.resize import scaled_size
@@ -108,22 +105,6 @@ def _find_rare(values: MaskValues, labels: Labels) -> list[str]:
                 "if that is a mistake, fix the mask"
             )
     return lines
-
-
-def find_classes(table: Table, labels: Labels, pairs: Pairs) -> Flags:
-    """Return (N, C), which class is in the mask of which of `pairs`; none in one that could not be read."""
-    found = np.zeros((len(table.pairs), labels.num_classes), bool)
-    for _, part, rows in table.value_blocks():
-        values, inverse = np.unique(table.columns["value"][part], return_inverse=True)
-        example = table.pairs[int(rows[0])].mask if len(rows) else Path()
-        ids = labels.ids_of_values(values.astype(np.int32), example)
-        for k, has_class in enumerate(labels.planes(ids)):
-            found[rows[has_class[inverse]], k] = True
-    known = {name: row for row, name in enumerate(table.pairs.names())}
-    places = np.array([known.get(name, -1) for name in pairs.names()], np.int64)
-    classes = np.zeros((len(pairs), labels.num_classes), bool)
-    classes[places >= 0] = found[places[places >= 0]]
-    return classes
 
 
 def class_pixels(table: Table, labels: Labels, pairs: Pairs) -> list[int]:

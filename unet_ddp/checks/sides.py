@@ -1,0 +1,78 @@
+"""The two sides of a data set: split before its files are scanned, and corrected by what the scan finds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from unet_ddp.checks.table import Table
+from unet_ddp.config import DataConfig
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Flags
+from unet_ddp.data.matching import Report
+from unet_ddp.data.pairs import Pairs
+from unet_ddp.data.splits import Split, move_groups, split_by_folders, split_pairs, spread_classes
+from unet_ddp.errors import UserError
+
+_MOST_SPREAD = 1 << 20  # pairs; of more, a class that one side lacks is too rare to learn
+
+
+def split(config: DataConfig, training: Pairs, validation: Pairs | None, seed: int) -> Split:
+    """Return the split of pairs, or the one that two folders give."""
+    if validation is not None:
+        return split_by_folders(training, validation)
+    return split_pairs(
+        training,
+        validation=config.validation,
+        seed=seed,
+        pattern=config.group_pattern,
+        fold=config.read_fold(),
+    )
+
+
+def skip_unread(
+    report: Report, errors: dict[str, str], split: Split | None, skip_bad: int
+) -> Split | None:
+    """Return the split without the pairs that can't be read, a problem if they are too many."""
+    if not errors:
+        return split
+    rest = split.without(errors) if split else None
+    if len(errors) > skip_bad or rest is None or not rest.training:
+        report.add_problems(list(errors.values()))
+        return split
+    for count, error in enumerate(errors.values(), start=1):
+        report.warnings.append(f"skipped {error} ({count} of at most {skip_bad})")
+    return rest
+
+
+def spread(
+    split: Split, pairs: Pairs, table: Table, labels: Labels, moved: Collection[int] | None
+) -> Split:
+    """Return the split of `pairs` with each class on both sides, or as an earlier run's `moved` says."""
+    other = move_groups(split, pairs, moved or ())
+    if moved is None and split.drawn is not None and len(pairs) <= _MOST_SPREAD:
+        with suppress(UserError):  # of a value that is no class: it is said later
+            other = spread_classes(split, pairs, find_classes(table, labels, pairs))
+    if not other.moved:
+        return other
+    kept = {*split.training.names(), *split.validation.names()}
+    return other.without({*pairs.names()} - kept)  # those that could not be read
+
+
+def find_classes(table: Table, labels: Labels, pairs: Pairs) -> Flags:
+    """Return (N, C), which class is in the mask of which of `pairs`; none in one that could not be read."""
+    found = np.zeros((len(table.pairs), labels.num_classes), bool)
+    for _, part, rows in table.value_blocks():
+        values, inverse = np.unique(table.columns["value"][part], return_inverse=True)
+        example = table.pairs[int(rows[0])].mask if len(rows) else Path()
+        ids = labels.ids_of_values(values.astype(np.int32), example)
+        for k, has_class in enumerate(labels.planes(ids)):
+            found[rows[has_class[inverse]], k] = True
+    known = {name: row for row, name in enumerate(table.pairs.names())}
+    places = np.array([known.get(name, -1) for name in pairs.names()], np.int64)
+    classes = np.zeros((len(pairs), labels.num_classes), bool)
+    classes[places >= 0] = found[places[places >= 0]]
+    return classes
