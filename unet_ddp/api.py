@@ -22,11 +22,12 @@ from unet_ddp.cli.python import to_words
 from unet_ddp.commands import train as command
 from unet_ddp.config import TrainConfig
 from unet_ddp.distributed.device import pick_device
+from unet_ddp.distributed.error_line import MARK
 from unet_ddp.distributed.join import MISTAKE
 from unet_ddp.distributed.launch import FAULT, Entrypoint, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import dying_with_parent
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import BAR, MARK, RunError, UserError, hides_bars
+from unet_ddp.errors import BAR, RunError, UserError, hides_bars
 from unet_ddp.plugins import is_own
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.writers import read_rows, to_float

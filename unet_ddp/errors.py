@@ -16,7 +16,6 @@ from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 BAR = "UNET_DDP_BAR"  # in the environment of what this program starts: its reader shows bars
-MARK = "UNET_DDP_MARK"  # there: stands before the lines of its errors, which a user's code may print, too
 _SHOWN = 60  # characters of a value in a message
 _LONGEST = 4096  # text or list in a file
 _LARGEST = 2**53  # whole number in a file; floats count exactly up to here
@@ -72,11 +71,6 @@ def one_line(error: object) -> str:
     text = USERINFO.sub(r"\1", str(error)).encode("utf-8", "backslashreplace").decode()
     shown = [c if c.isprintable() else repr(c)[1:-1] for c in text]
     return "".join(shown)
-
-
-def error_line(error: object) -> str:
-    """Return the line in which a program says what is wrong; its reader knows it by the mark that it asked for."""
-    return f"{os.environ.get(MARK, '')}error: {one_line(error)}"
 
 
 def print_lines(*lines: object) -> None:

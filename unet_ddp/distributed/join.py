@@ -20,10 +20,11 @@ import torch
 import torch.distributed as dist
 
 from unet_ddp.distributed.device import pick_device, usable_cores
+from unet_ddp.distributed.error_line import error_line
 from unet_ddp.distributed.hosts import agree_on_attempt, host_id
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.distributed.world import World, separate_statistics
-from unet_ddp.errors import RunError, UserError, error_line, one_line
+from unet_ddp.errors import RunError, UserError, one_line
 from unet_ddp.plugins import find
 
 MISTAKE = 2  # exit status
@@ -137,8 +138,7 @@ def print_error(error: object, store: dist.Store | None = None) -> None:
 
     torchrun restarts its processes after a mistake, too, and ends with a report, which shows the line.
     """
-    message = one_line(error)
-    line = error_line(message)
+    message, line = one_line(error), error_line(error)
     if report := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         moment = int(time.time())
         if isinstance(error, UserError):

@@ -14,10 +14,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
+from unet_ddp.distributed.error_line import error_line
 from unet_ddp.distributed.join import MISTAKE, exit_with_error, host_store, join, leave, print_error
 from unet_ddp.distributed.stop_signal import SIGNALS
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError, UserError, error_line, survive_lost_output
+from unet_ddp.errors import RunError, UserError, survive_lost_output
 from unet_ddp.files import temporary_folder
 from unet_ddp.plugins import find
 
