@@ -17,7 +17,8 @@ from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.splits import Split
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.losses import SegmentationLoss
-from unet_ddp.training.state import Schedule, TrainState, WeightAverage
+from unet_ddp.training.state import Schedule, TrainState
+from unet_ddp.training.tensors import WeightAverage
 
 CPU = torch.device("cpu")
 PIXELS = Preprocessing(3, (0.4, 0.5, 0.6), (0.2, 0.3, 0.4), 1.0)

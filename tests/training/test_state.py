@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.tiny import make_batch, make_network, make_state
 from unet_ddp.metrics.scores import Scores, Validation
-from unet_ddp.training.state import AdamW, Schedule, TrainState, WeightAverage
+from unet_ddp.training.state import AdamW, Schedule, TrainState
 from unet_ddp.training.step import train_steps
-from unet_ddp.training.tensors import Tensors
+from unet_ddp.training.tensors import Tensors, WeightAverage
 
 YES, NO = torch.tensor(True), torch.tensor(False)
 

@@ -33,8 +33,9 @@ from unet_ddp.runs.same_data import measure_files
 from unet_ddp.settings import values_of, with_values
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.own_state import Numbers
-from unet_ddp.training.state import AdamW, Schedule, TrainState, WeightAverage
+from unet_ddp.training.state import AdamW, Schedule, TrainState
 from unet_ddp.training.step import seed_all
+from unet_ddp.training.tensors import WeightAverage
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from unet_ddp.metrics.scores import Validation
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.own_state import Numbers
-from unet_ddp.training.tensors import Tensors
+from unet_ddp.training.tensors import Tensors, WeightAverage
 
 
 @dataclass(frozen=True)
@@ -59,37 +58,6 @@ class Schedule:
 def _cosine(done: float) -> float:
     """Return 1 at 0, 0 from 1 on, and half a cosine between them."""
     return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
-
-
-class WeightAverage:
-    """An exponential moving average (EMA) of a network's weights; batch norm's buffers are copied.
-
-    `twin` is another network with the same state, for one that can't be copied. `decay` is the weight of the old average in a step, as 0.999. After n steps it is at most n / (n + 9), as
-    TensorFlow's with `num_updates`: the random first weights would else spoil the average for 1 / (1 - decay) steps.
-    """
-
-    def __init__(self, network: nn.Module, decay: float, twin: nn.Module | None = None) -> None:
-        self.network = (twin or copy.deepcopy(network)).eval().requires_grad_(False)
-        self.decay = decay
-        self.steps = 0
-        self._tensors = Tensors(self.network)
-
-    @torch.no_grad()
-    def update_ema(self, network: Tensors, is_finite: Tensor) -> None:
-        """Follow `network`, unless its step was skipped; the device is not waited for.
-
-        The buffers of a skipped one are restored already; `is_finite` is a bool of shape ().
-        """
-        averages = self._tensors.parameters
-        weight = 1 - min(self.decay, self.steps / (self.steps + 9))
-        new = torch._foreach_lerp(averages, network.parameters, weight)
-        chosen = is_finite.to(averages[0].dtype)  # () 1 or 0: few kernels, a choice is one for each
-        torch._foreach_mul_(new, chosen)
-        torch._foreach_mul_(averages, 1 - chosen)
-        torch._foreach_add_(averages, new)
-        if buffers := network.buffers:
-            torch._foreach_copy_(self._tensors.buffers, buffers)
-        self.steps += 1
 
 
 @dataclass

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -36,3 +38,35 @@ class Tensors:
     def own_buffers(self) -> list[Tensor]:
         """The buffers of all modules but batch norm, as they are now."""
         return [cast(Tensor, buffers[name]) for buffers, name, known in self._places if not known]
+
+
+class WeightAverage:
+    """An exponential moving average (EMA) of a network's weights; batch norm's buffers are copied.
+
+    `decay` is the weight of the old average in a step, as 0.999. After n steps it is at most n / (n + 9), as
+    TensorFlow's with `num_updates`: the random first weights would else spoil the average for 1 / (1 - decay) steps.
+    `twin` is another network with the same state, for one that can't be copied.
+    """
+
+    def __init__(self, network: nn.Module, decay: float, twin: nn.Module | None = None) -> None:
+        self.network = (twin or copy.deepcopy(network)).eval().requires_grad_(False)
+        self.decay = decay
+        self.steps = 0
+        self._tensors = Tensors(self.network)
+
+    @torch.no_grad()
+    def update_ema(self, network: Tensors, is_finite: Tensor) -> None:
+        """Follow `network`, unless its step was skipped; the device is not waited for.
+
+        The buffers of a skipped one are restored already; `is_finite` is a bool of shape ().
+        """
+        averages = self._tensors.parameters
+        weight = 1 - min(self.decay, self.steps / (self.steps + 9))
+        new = torch._foreach_lerp(averages, network.parameters, weight)
+        chosen = is_finite.to(averages[0].dtype)  # () 1 or 0: few kernels, a choice is one for each
+        torch._foreach_mul_(new, chosen)
+        torch._foreach_mul_(averages, 1 - chosen)
+        torch._foreach_add_(averages, new)
+        if buffers := network.buffers:
+            torch._foreach_copy_(self._tensors.buffers, buffers)
+        self.steps += 1
