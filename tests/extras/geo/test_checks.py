@@ -38,8 +38,13 @@ def make_maps(folder: Path, *, metres: tuple[float, ...] = (0.5,), **mask: Any) 
 
 @pytest.mark.parametrize(
     "mask",
-    [{}, {"crs": None}, {"transform": at(0.5, (CORNER[0] + 0.04, CORNER[1]))}],
-    ids=["equal", "no CRS", "a tenth of a pixel"],
+    [
+        {},
+        {"crs": None},
+        {"crs": "EPSG:32633+5773"},
+        {"transform": at(0.5, (CORNER[0] + 0.04, CORNER[1]))},
+    ],
+    ids=["equal", "no CRS", "with heights", "a tenth of a pixel"],
 )
 def test_masks_that_lie_on_their_images_are_trained_on(tmp_path: Path, mask: Any) -> None:
     data = prepared(make_maps(tmp_path, **mask))
@@ -50,6 +55,7 @@ def test_masks_that_lie_on_their_images_are_trained_on(tmp_path: Path, mask: Any
     ("mask", "message"),
     [
         ({"crs": "EPSG:32632"}, "ax.tif: its CRS is not that of .*imgs/ax.tif; use gdalwarp"),
+        ({"crs": "EPSG:32632+5773"}, "ax.tif: its CRS is not that of .*imgs/ax.tif"),
         (
             {"transform": at(0.5, (CORNER[0], CORNER[1] + 2))},
             "lies 4 pixels off its image .*ax.tif",

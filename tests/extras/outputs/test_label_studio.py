@@ -18,6 +18,7 @@ from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.extras.annotations.regions import draw_brush
 from unet_ddp.extras.objects.labels import ObjectLabels
+from unet_ddp.extras.outputs import label_studio
 from unet_ddp.extras.outputs.label_studio import LabelStudioFile, locate, pack_brush
 from unet_ddp.extras.overlap.labels import OverlapLabels
 
@@ -32,6 +33,37 @@ def test_a_brush_has_the_pixels_of_its_region(
     pixels = rng.random(size) < share
     patch = draw_brush(bytes(pack_brush(pixels)), size)
     assert np.array_equal(patch.pixels, pixels)
+
+
+@pytest.mark.parametrize("corner", [(0, 0), (3, 0), (0, 4), (2, 1)])
+@pytest.mark.parametrize("share", [0.5, 1])
+def test_a_window_is_packed_as_the_whole_image(
+    corner: tuple[int, int], share: float, rng: np.random.Generator
+) -> None:
+    top, left = corner
+    pixels = np.zeros((9, 7), bool)
+    pixels[top : top + 6, left : 7 if left == 4 else left + 6] = True
+    window = pixels[top : top + 6, left : left + 6]
+    window &= rng.random(window.shape) < share
+    assert pack_brush(window, (9, 7), corner) == pack_brush(pixels)
+
+
+def test_the_cost_of_an_object_is_its_own_window_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = np.zeros((160, 320), np.uint16)
+    for n in range(200):
+        top, left = 16 * (n // 20), 16 * (n % 20)
+        numbers[top : top + 9, left : left + 5] = n + 1
+    shapes = []
+
+    def spy(pixels: Any, *where: Any) -> list[int]:
+        shapes.append(pixels.shape)
+        return pack_brush(pixels, *where)
+
+    monkeypatch.setattr(label_studio, "pack_brush", spy)
+    labels = ObjectLabels.of(("cell",))
+    output = make(LabelStudioFile, labels, label_studio="tasks.json")
+    output.record(image_files("x.png"), predicted(numbers, labels))
+    assert shapes == [(9, 5)] * 200
 
 
 def test_bytes_of_a_brush() -> None:

@@ -50,7 +50,7 @@ def test_images_of_which_training_has_few_are_found(tmp_path: Path) -> None:
     ]
     rows = [(name, name[:3], side) for name, side in zip(names, sides(10, 3), strict=True)]
     rare = {kind.name: kind for kind in write(tmp_path, rows, *greys).rare}
-    assert set(rare) == {"group sta", "folder imgs/stained", "light images"}
+    assert set(rare) == {"group sta", "folder imgs/stained", "images dark on light"}
     for kind in rare.values():
         assert (kind.share, kind.rows) == (0.1, [1, 2])  # by name: fluorescence/11 is the first
 
@@ -59,9 +59,9 @@ def test_images_of_which_training_has_few_are_found(tmp_path: Path) -> None:
 def test_more_than_a_tenth_is_not_rare(tmp_path: Path, light: int) -> None:
     greys = [*[LIGHT] * light, *[DARK] * (11 - light), LIGHT]
     rows = [(f"{k:02}", "", side) for k, side in enumerate(sides(11, 1))]
-    assert [kind.name for kind in write(tmp_path, rows, *greys).rare] == ["light images"] * (
-        light == 1
-    )
+    assert [kind.name for kind in write(tmp_path, rows, *greys).rare] == [
+        "images dark on light"
+    ] * (light == 1)
 
 
 def test_groups_that_are_never_split_and_sizes_of_all_kinds_are_no_kinds(tmp_path: Path) -> None:
@@ -76,25 +76,27 @@ def test_a_rare_kind_is_named_if_its_dice_is_low() -> None:
     records = [first, replace(second, confusion=good), replace(second, pair=2, confusion=bad)]
     evaluation = replace(example_evaluation(), records=records)
     kinds = [
-        RareKind("light images", 0.04, [2]),
+        RareKind("images dark on light", 0.04, [2]),
         RareKind("folder a", 0.0, [0, 1]),
         RareKind("b", 0.1, [1, 2]),
     ]
     assert describe_rare(evaluation, kinds) == [
-        "rare in training, predicted badly: light images: 4 % of the training images, Dice 0.22 (all: 0.55)"
+        "rare in training, predicted badly: images dark on light: 4 % of the training images, Dice 0.22 (all: 0.55)"
     ]
     assert describe_rare(evaluation, kinds[1:]) == []
 
 
 def test_the_line_is_printed_and_on_the_page(tmp_path: Path) -> None:
-    """At the end of training and by `report`; light images are not learnt from dark ones."""
+    """At the end of training and by `report`; images dark on light are not learnt from others."""
     greys = [DARK] * 18 + [LIGHT]
     rows = [(f"{k:02}", "", side) for k, side in enumerate(sides(11, 8))]
     write(tmp_path, rows, *greys)
     argv = ["--list", "list.csv", "--width", "4", "--epochs", "6", "-b", "1", "--workers", "0"]
     argv += ["--lr", "0.01", "--augmentation", "none"]
     status, out, err = call_main("train", argv, str(tmp_path))
-    said = re.findall(r"rare in training, predicted badly: light images: 0 % of .*", out + err)
+    said = re.findall(
+        r"rare in training, predicted badly: images dark on light: 0 % of .*", out + err
+    )
     assert (status, len(said)) == (0, 1), out + err
     page = tmp_path / "checkpoints/report.html"
     assert said[0] in page.read_text(encoding="utf-8")

@@ -24,6 +24,7 @@ from unet_ddp import Predictor
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.extras.overlap.labels import OverlapLabels
+from unet_ddp.prediction import pipeline
 from unet_ddp.prediction.outputs.png import write_png
 
 pytest.importorskip("starlette", reason="the extra serve is not installed")
@@ -257,6 +258,50 @@ def test_a_fault_of_ours_is_no_client_s(
         assert got.status_code == 500 and got.json()["error"].startswith("the server has a fault")
         with pytest.raises(ZeroDivisionError):  # uvicorn logs it
             TestClient(service.build_app(), base_url="http://127.0.0.1").post("/predict", **body)
+
+
+STAGES = {
+    "names": (queue_module, "name_outputs", lambda args: args[0][0]),
+    "read": (pipeline, "check_length", lambda args: args[0].image),
+    "predict": (Predictor, "predict_batch", lambda args: args[1]),
+    "write": (queue_module, "write_outputs", lambda args: args[1].image),
+}
+"""Where a stage of a request begins, and what of its arguments knows the image."""
+
+
+@pytest.mark.parametrize(
+    "fault", [UserError("is odd"), RuntimeError("is odd")], ids=["line", "fault"]
+)
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_is_wrong_with_an_image_is_no_other_s_answer(
+    here: Path, monkeypatch: pytest.MonkeyPatch, stage: str, fault: Exception
+) -> None:
+    owner, name, key = STAGES[stage]
+    function = getattr(owner, name)
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        known = key(args)
+        is_odd = "odd" in str(known) if stage != "predict" else not all(map(np.any, known))
+        if is_odd:
+            raise fault
+        return function(*args, **kwargs)
+
+    with serving(here, batch_size=3) as service:
+        queue = service.queue
+        (here / "photos").mkdir()
+        paths = [here / "photos" / name for name in ("a.png", "odd.png", "b.png")]
+        for path in paths:
+            image = noise(40, 60, len(path.name) + ord(path.name[0]))
+            path.write_bytes(to_png(image * (path.stem != "odd")))
+        monkeypatch.setattr(queue._pool, "submit", lambda work: None)
+        right = [queue.predict(path, is_json=False) for path in paths]
+        queue._predict_some()
+        monkeypatch.setattr(owner, name, fail)
+        answers = [queue.predict(path, is_json=False) for path in paths]
+        queue._predict_some()
+    assert "is odd" in str(answers[1].exception())
+    for k in (0, 2):
+        assert answers[k].result().content == right[k].result().content
 
 
 # -- who waits -----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -91,12 +92,17 @@ def check_pairs(scanned: Sequence[ScannedPair]) -> list[str]:
 
 
 def _differ(one: str, other: str) -> bool:
-    """Return whether two CRS are known and not one."""
+    """Return whether two CRS are known and not one on the ground; heights may be counted in other ways."""
     if one == other or not one or not other:
         return False
     from rasterio.crs import CRS
 
-    return bool(CRS.from_wkt(one) != CRS.from_wkt(other))
+    found = []
+    for each in (one, other):
+        crs = CRS.from_wkt(each)
+        parts = crs.to_dict(projjson=True).get("components")
+        found.append(CRS.from_string(json.dumps(parts[0])) if parts else crs)
+    return bool(found[0] != found[1])
 
 
 def check_kinds(config: DataConfig, table: Table) -> Table:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
+from scipy.ndimage import find_objects
 
-from unet_ddp.data.masks import Flags
+from unet_ddp.data.masks import Flags, Size
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.files import is_address
@@ -44,7 +46,8 @@ class LabelStudioFile(Output):
                 "pixels; cut the image"
             )
         results = []
-        for number, (name, pixels) in enumerate(_find_regions(prediction), start=1):
+        for number, (name, pixels, corner) in enumerate(_find_regions(prediction), start=1):
+            brush = pack_brush(pixels, prediction.size, corner)
             region = {
                 "id": f"region{number}",
                 "from_name": "tag",
@@ -53,7 +56,7 @@ class LabelStudioFile(Output):
                 "original_width": width,
                 "original_height": height,
                 "image_rotation": 0,
-                "value": {"format": "rle", "rle": pack_brush(pixels), "brushlabels": [name]},
+                "value": {"format": "rle", "rle": brush, "brushlabels": [name]},
             }
             results.append(region)
         task = {
@@ -73,36 +76,46 @@ def locate(path: Path) -> str:
     return _LOCAL_FILES + quote(os.fsencode(path.as_posix().lstrip("/")))
 
 
-def _find_regions(prediction: Prediction) -> Iterator[tuple[str, Flags]]:
-    """Yield the class and the pixels (H, W) of each region."""
+def _find_regions(prediction: Prediction) -> Iterator[tuple[str, Flags, tuple[int, int]]]:
+    """Yield the class of each region, its pixels in the window around it, and the window's first row and column."""
     labels = prediction.labels
     for regions in labels.regions(prediction.mask):
         parts = regions.values if regions.are_numbers else regions.ids
-        for part in np.unique(parts[regions.counted]):
-            pixels = (parts == part) & regions.counted
-            k = int(regions.ids[pixels][0])
+        known = np.unique(parts[regions.counted])
+        numbers = np.where(regions.counted, np.searchsorted(known, parts) + 1, 0)
+        for number, window in enumerate(find_objects(numbers), start=1):
+            pixels = numbers[window] == number
+            k = int(regions.ids[window][pixels][0])
             if k in labels.foreground:
-                yield labels.class_names[k], pixels
+                yield labels.class_names[k], pixels, (window[0].start, window[1].start)
 
 
-def pack_brush(pixels: Flags) -> list[int]:
-    """Return a region (H, W) as the bytes of Label Studio's brush: RGBA, packed as @thi.ng/rle-pack does.
+def pack_brush(
+    pixels: Flags, size: Size | None = None, corner: tuple[int, int] = (0, 0)
+) -> list[int]:
+    """Return a region as the bytes of Label Studio's brush: RGBA, packed as @thi.ng/rle-pack does.
 
-    The four values of a pixel are 255 inside the region, or 0.
+    The four values of a pixel are 255 inside the region, or 0. `pixels` are the window of an image of
+    `size` that begins at row and column `corner`, or the whole image.
     """
-    flat = pixels.ravel()
-    starts = np.flatnonzero(np.diff(flat, prepend=~flat[:1]))
-    lengths = 4 * np.diff(starts, append=flat.size)
-    bits = [f"{4 * flat.size:032b}", "00111"]  # the values, and their 8 bits less one
-    bits += [f"{width - 1:04b}" for width in _WIDTHS]
-    longest = 1 << _WIDTHS[-1]
-    for is_inside, length in zip(flat[starts].tolist(), lengths.tolist(), strict=True):
-        value = "11111111" if is_inside else "00000000"
-        while length > 0:
-            count = min(length, longest)
-            place = next(n for n, width in enumerate(_WIDTHS) if count <= 1 << width)
-            bits.append(f"1{place:02b}{count - 1:0{_WIDTHS[place]}b}{value}")
-            length -= count
+    height, width = size or pixels.shape
+    changes = np.flatnonzero(np.diff(np.pad(pixels, ((0, 0), (1, 1))), axis=1))
+    rows, columns = np.divmod(changes, pixels.shape[1] + 1)
+    edges, counts = np.unique((rows + corner[0]) * width + columns + corner[1], return_counts=True)
+    edges = edges[counts == 1]  # not where a row goes on in the next one
+    bits = [f"{4 * height * width:032b}", "00111"]  # the values, and their 8 bits less one
+    bits += [f"{each - 1:04b}" for each in _WIDTHS]
+    for inside, (start, end) in enumerate(pairwise([0, *edges.tolist(), height * width])):
+        bits.append(_pack_run(4 * (end - start), "11111111" if inside % 2 else "00000000"))
     text = "".join(bits)
     text += "0" * (-len(text) % 8)
     return list(int(text, 2).to_bytes(len(text) // 8, "big"))
+
+
+def _pack_run(length: int, value: str) -> str:
+    longest, rest = divmod(length, 1 << _WIDTHS[-1])
+    bits = f"1{len(_WIDTHS) - 1:02b}{'1' * _WIDTHS[-1]}{value}" * longest
+    if rest:
+        place = next(n for n, width in enumerate(_WIDTHS) if rest <= 1 << width)
+        bits += f"1{place:02b}{rest - 1:0{_WIDTHS[place]}b}{value}"
+    return bits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -67,13 +67,17 @@ class PredictionQueue:
         return waiting.answer
 
     def _predict_some(self) -> None:
-        """Answer what waits, if another thread has not; a fault of ours is the answer of all."""
+        """Answer what waits, if another thread has not."""
         batch: dict[Path, Waiting] = {}
         with suppress(IndexError):
             while len(batch) < self.batch_size:
                 waiting = self._waiting.popleft()
                 if waiting.answer.set_running_or_notify_cancel():
                     batch[waiting.path] = waiting
+        self._predict_batch(batch)
+
+    def _predict_batch(self, batch: Mapping[Path, Waiting]) -> None:
+        """Answer each image; after a fault each that has no answer is tried alone, as the fault may be another's."""
         try:
             found = predict_in_batches(
                 self.predictor, self._name(batch.values()),
@@ -82,9 +86,13 @@ class PredictionQueue:
             for files, prediction in found:
                 self._answer(batch[files.image], files, prediction)
         except Exception as error:
-            for waiting in batch.values():
-                if not waiting.answer.done():
+            for path, waiting in batch.items():
+                if waiting.answer.done():
+                    continue
+                if len(batch) == 1:
                     waiting.answer.set_exception(error)
+                else:
+                    self._predict_batch({path: waiting})
 
     def _name(self, batch: Iterable[Waiting]) -> Iterator[ImageFiles]:
         """Yield the files of images; nothing is decoded yet."""
