@@ -1,6 +1,6 @@
 """How well scores of validation choose the epoch: rank correlation with the score on held-out images.
 
-    python -m benchmarks.choice NAME=FOLDER [NAME=FOLDER ...] [--seeds 3] [--flags "train.py's flags"]
+    python -m benchmarks.choice NAME=FOLDER [NAME=FOLDER ...] [--seeds 3] [-- FLAGS OF train.py]
 
 FOLDER has imgs/, and masks/ or objects/ (then it is trained with --instances). For each seed, groups are dealt
 out: a third is held out, of the rest a fourth validates. All epochs are kept and scored on both.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -153,14 +152,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = new_parser(__doc__)
     parser.add_argument("sets", nargs="+", metavar="NAME=FOLDER")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--flags", default="")
-    options = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    end = words.index("--") if "--" in words else len(words)
+    options, flags = parser.parse_args(words[:end]), words[end + 1 :]
     for named in options.sets:
         name, _, folder = named.partition("=")
         runs = []
         for seed in range(options.seeds):
             with tempfile.TemporaryDirectory() as work:
-                flags = shlex.split(options.flags)
                 runs.append(run(Path(folder), flags, seed, Path(work) / "work"))
         is_objects = "mean AP" in runs[0][0][1]
         for target in ["mean AP"] if is_objects else ["mean over images", "pooled"]:

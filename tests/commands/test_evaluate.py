@@ -431,7 +431,7 @@ def test_files_are_identical_on_any_number_of_ranks(
     assert contents["whole"]["calibration.csv"] != contents["windows"]["calibration.csv"]
     scores = json.loads(contents["whole"]["scores.json"])
     best = checkpoint.load(trained / "checkpoints" / "best.pt")
-    assert scores["dice_as_trained"] == best["best"]["score"]
+    assert scores["dice_as_trained"] == best["best"]["dice"]
     assert scores["threshold"] == best["threshold"]
     rows = list(csv.DictReader(contents["whole"]["per_image.csv"].decode().splitlines()))
     assert [row["image"] for row in rows] == sorted(row["image"] for row in rows)
@@ -470,7 +470,7 @@ def test_in_the_cpus_own_bfloat16_too(tmp_path: Path) -> None:
     assert written["1"] == written["2"] == written["3"]
     scores = json.loads(written["1"]["scores.json"])
     best = checkpoint.load(folder / "checkpoints" / "best.pt")
-    assert scores["dice_as_trained"] == best["best"]["score"]
+    assert scores["dice_as_trained"] == best["best"]["dice"]
     probabilities = [name for name in written["1"] if name.endswith(".npy")]
     assert len(probabilities) == 10
     assert all(written["1"][name] != written["32"][name] for name in probabilities)

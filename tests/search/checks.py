@@ -89,14 +89,16 @@ def _check_rows(folder: Path, last: Saved, settled: bool) -> None:
 
 def _check_best(run: Run, folder: Path, last: Saved, best: Saved | None, settled: bool) -> None:
     rows, _ = read_metrics(folder / "metrics.csv")
-    scores = [float(row.get("validation_dice") or "nan") for row in rows]
+    scores = [float(row.get("validation_score") or "nan") for row in rows]
     # After a kill between the two the next start writes best.pt, whose network last.pt has.
     is_due = not settled and last.position == (last.best[1] + 1, 0)
     if best is None:
         is_none = last.best[0] < 0 or is_due
         expect(is_none, f"no best.pt, last.pt names epoch {last.best[1] + 1}")
         return
-    top = (max(scores), scores.index(max(scores))) if scores else (float("nan"), -1)
+    top = max(
+        zip(scores, range(len(scores)), strict=True), default=(float("nan"), -1)
+    )  # the last of equals
     agrees = best.best == last.best
     is_top = (
         run.has_lost_rows

@@ -21,7 +21,7 @@ from unet_ddp.checkpoints.owned import owning
 from unet_ddp.errors import RunError, UserError, shorten
 from unet_ddp.files import as_path, replacing
 from unet_ddp.files.contents import advise_on, describe_content
-from unet_ddp.training.own_state import is_whole
+from unet_ddp.network.whole_tensors import is_whole
 
 FORMAT = 1
 _IS_DIRECTORY = 0x10  # of a zip record's external attributes

@@ -12,10 +12,13 @@ import importlib
 import importlib.util
 import inspect
 import marshal
+import os
 import sys
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -222,17 +225,31 @@ def _is_installed(path: str) -> bool:
 def _is_current(name: str, file: Path, text: bytes) -> bool:
     """Return whether an imported module is that text of that file.
 
-    What the user has imported is known by its .pyc, which Python has read or written then.
+    What the user has imported is known by its .pyc, which Python has read or written then; without one, by the
+    file's time: it has not changed since this process began.
     """
     spec = sys.modules[name].__spec__
     if spec is None or spec.origin is None or Path(spec.origin) != file:
         return False
     if isinstance(spec.loader, _Loader):
         return spec.loader.text == text
+    cached = Path(spec.cached or "")
+    if not spec.cached or not cached.is_file():
+        return file.stat().st_mtime < _process_start()
     with suppress(OSError, EOFError, ValueError, TypeError, SyntaxError):
-        code = marshal.loads(Path(spec.cached or "").read_bytes()[_HEADER:])
+        code = marshal.loads(cached.read_bytes()[_HEADER:])
         return bool(code == compile(text, str(file), "exec", dont_inherit=True))
     return False
+
+
+@cache
+def _process_start() -> float:
+    """Return when this process began, as the time of a file; 0 where the system does not say it."""
+    with suppress(OSError, ValueError, IndexError):
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def _forget(files: dict[str, tuple[Path, bytes]]) -> None:

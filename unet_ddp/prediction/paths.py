@@ -93,7 +93,8 @@ def _in_list(path: Path) -> list[Path]:
     images = []
     for name in names:
         if "://" in name or is_address(path):
-            images.append(as_path(name) if "://" in name else path.parent / name)
+            is_whole = "://" in name or os.path.isabs(name)
+            images.append(as_path(name) if is_whole else path.parent / name)
             continue
         here = find_spelling(Path(), name)
         if not os.path.exists(here):

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from unet_ddp.errors import UserError, shorten
+from unet_ddp.network.whole_tensors import is_whole
 
 _CONTAINERS = (list, dict, set, deque)  # exactly these: a module's own dicts are ordered ones
 _TYPES = {
@@ -138,12 +139,6 @@ def _write_back(value: Any, before: Any) -> None:
         return
     value.clear()
     (value.extend if hasattr(value, "extend") else value.update)(before)
-
-
-def is_whole(tensor: Tensor) -> bool:
-    """Return whether a tensor consists of plain real numbers that are all in its storage."""
-    is_odd = tensor.layout != torch.strided or tensor.is_quantized or tensor.is_complex()
-    return not is_odd and tensor.nbytes <= tensor.untyped_storage().nbytes()
 
 
 def check_saved(where: str, state: Mapping[str, Any]) -> None:
