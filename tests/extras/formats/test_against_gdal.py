@@ -228,6 +228,25 @@ def test_channels_in_pages_are_bands(
         source.mask()
 
 
+@pytest.mark.parametrize("compress", [None, "lzw", "zstd", "packbits", "lzma", "deflate"])
+def test_pages_of_any_compression_are_the_pages_that_gdal_reads(
+    tmp_path: Path, rng: np.random.Generator, compress: str | None
+) -> None:
+    """As channels of an image, and as classes of a mask."""
+    path, pixels = tmp_path / "x.tif", rng.integers(0, 2, (4, *SIZE), dtype=np.uint16)
+    profile = {"driver": "GTiff", "height": SIZE[0], "width": SIZE[1], "count": 1}
+    profile |= {"compress": compress} if compress else {}
+    text = "ImageJ=1.53\nimages=4\nchannels=4\nmode=composite\n"
+    for page, values in enumerate(pixels):
+        how = {**profile, "APPEND_SUBDATASET": "YES"} if page else profile
+        with rasterio.open(path, "w", **how, dtype="uint16") as out:
+            out.update_tags(TIFFTAG_IMAGEDESCRIPTION=text)
+            out.write(values, 1)
+    assert np.array_equal(np.stack(read_all(path)), pixels)
+    with Source(path, planes=True) as source:
+        assert np.array_equal(source.mask(), (pixels << np.arange(4)[:, None, None]).sum(0))
+
+
 @pytest.mark.parametrize("program", ["ImageJ", "OME"])
 @pytest.mark.parametrize(
     ("axes", "said"),

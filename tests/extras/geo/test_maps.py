@@ -69,7 +69,7 @@ def test_compressions_that_tifffile_alone_can_not_decode_are_read(
     assert np.array_equal(read_image(path, ImageFormat(3, "float32")), image)
     monkeypatch.setitem(sys.modules, "rasterio", None)
     with pytest.raises(
-        UserError, match=r"a.tif: its compression needs 'pip install imagecodecs'; or save"
+        UserError, match=r"a.tif: its compression LZW needs 'pip install imagecodecs'; or save"
     ):
         read_image(path, ImageFormat(3, "float32"))
 

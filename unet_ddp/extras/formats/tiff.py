@@ -138,8 +138,8 @@ class TiffFile(OpenFile):
         """Return the image in grey, (size, size)."""
         return self._whole.read_thumbnail(size)
 
-    def decode(self) -> NDArray[Any] | None:
-        """Return the pixels (H, W, C) of a compression that tifffile lacks; None if nothing has it."""
+    def decode(self, page: int) -> NDArray[Any] | None:
+        """Return the pixels (H, W, C) of a page, from 1, which tifffile can't; None if nothing can."""
         return None
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ class TiffBandsFile(BandsFile):
     """
 
     def __init__(
-        self, path: Path, file: IO[bytes], decode: Callable[[], NDArray[Any] | None]
+        self, path: Path, file: IO[bytes], decode: Callable[[int], NDArray[Any] | None]
     ) -> None:
         super().__init__(path)
         import tifffile
@@ -127,22 +127,7 @@ class TiffBandsFile(BandsFile):
 
     def read_bands(self) -> NDArray[Any]:
         """Return the pixels (H, W, C) in the file's own type, upright; of a stack, C counts its pages."""
-        try:
-            if self._is_stack:
-                stored = self._read_stack()
-            else:
-                stored = np.asarray(self._page.asarray())
-                if stored.ndim == 3 and self._page.planarconfig == SEPARATE:  # (C, H, W)
-                    stored = np.moveaxis(stored, 0, -1)
-        except (ValueError, NotImplementedError) as error:
-            if "imagecodecs" not in str(error):
-                raise
-            decoded = self._decode()
-            if decoded is None:
-                raise UserError(
-                    f"{self.path}: its compression needs 'pip install imagecodecs'; or save it uncompressed"
-                ) from None
-            stored = decoded
+        stored = self._read_stack() if self._is_stack else self._read_page(self._page)
         bands = upright(stored, self._orientation)
         bands = bands[..., None] if bands.ndim == 2 else bands
         alpha = _alpha_of(self._page)
@@ -168,7 +153,25 @@ class TiffBandsFile(BandsFile):
                     f"{self.path}: has pages of {_describe(self._page)} and of {_describe(page)}; a page for each "
                     "class or channel must be grey, all of one size and type"
                 )
-        return np.stack([page.asarray() for page in self._pages], axis=-1)
+        pages = [self._read_page(page) for page in self._pages]
+        return np.stack([page.reshape(page.shape[:2]) for page in pages], axis=-1)
+
+    def _read_page(self, page: Any) -> NDArray[Any]:
+        """Return the pixels of a page as they lie, (H, W) or (H, W, C)."""
+        try:
+            stored = np.asarray(page.asarray())
+        except (ValueError, NotImplementedError, ModuleNotFoundError) as error:
+            if "imagecodecs" not in str(error) and not isinstance(error, ModuleNotFoundError):
+                raise
+            decoded = self._decode(page.index + 1)
+            if decoded is None:
+                name = getattr(page.compression, "name", page.compression)
+                raise UserError(
+                    f"{self.path}: its compression {name} needs 'pip install imagecodecs'; or save it uncompressed"
+                ) from None
+            return decoded
+        is_split = stored.ndim == 3 and page.planarconfig == SEPARATE  # (C, H, W)
+        return np.moveaxis(stored, 0, -1) if is_split else stored
 
     def _refuse_bomb(self, page: Any) -> None:
         """Raise a UserError if a page is not safe to decode."""

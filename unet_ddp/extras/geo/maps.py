@@ -96,15 +96,19 @@ def gdal(path: Path) -> Iterator[None]:
         yield
 
 
-def open_map(path: Path, *, mode: str = "r") -> Any:
+def open_map(path: Path, *, mode: str = "r", page: int = 0) -> Any:
     """Return rasterio's dataset of a file, to read parts of it, or to update it (mode r+).
+
+    With `page`, from 1, it is that of one of the file's directories.
 
     One thread uses it at a time.
     """
     with gdal(path):
         import rasterio
 
-        dataset = rasterio.open(str(Path(os.fspath(path)).absolute()), mode, driver="GTiff")
+        name = f"GTIFF_DIR:{page}:" if page else ""
+        name += str(Path(os.fspath(path)).absolute())
+        dataset = rasterio.open(name, mode, driver="GTiff")
         height, width = map(max, zip(*dataset.block_shapes, strict=True))
         pixel_bytes = sum(np.dtype(name).itemsize for name in dataset.dtypes)
         refuse_bomb(path, width, height, file=path, pixel_bytes=pixel_bytes)

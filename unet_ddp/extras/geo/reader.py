@@ -94,9 +94,12 @@ class MapFile(TiffFile):
             return wanted
         return replace(wanted, nodata=self.place.nodata)
 
-    def decode(self) -> NDArray[Any] | None:
-        """Return the pixels (H, W, C) by GDAL; None if it can't."""
-        return None if self._dataset is None else self.read_bands()
+    def decode(self, page: int) -> NDArray[Any] | None:
+        """Return the pixels (H, W, C) of a page, from 1, by GDAL; None if it can't."""
+        if self._dataset is None:
+            return None
+        with open_map(self.path, page=page) as dataset, gdal(self.path):
+            return np.ascontiguousarray(np.moveaxis(dataset.read(), 0, -1))
 
     def read_bands(self, bands: list[int] | None = None, window: Any = None) -> NDArray[Any]:
         """Return bands of the image, or all, (H, W, C), in the file's own type."""
