@@ -81,6 +81,19 @@ def _counter(self: Any, width: int) -> None:
     self.passes, self.block = 0, nn.Conv2d(width, width, 1)
 
 
+def _ramp(self: Any, x: Tensor) -> Tensor:
+    self.passes += self.training
+    return x * (1 + self.passes)
+
+
+def _huge(self: Any, width: int) -> None:
+    self.passes, self.block = 10**400, nn.Conv2d(width, width, 1)
+
+
+def _method(self: Any, width: int) -> None:
+    self.function = self.middle  # a name that our own wrapper of a loss has, too
+
+
 def _skip(self: Any, x: Tensor) -> Tensor:
     self.passes += self.training
     return x + self.block(x) if not self.training or self.passes % 3 != 1 else x
@@ -143,6 +156,9 @@ NETWORKS: dict[str, tuple[Any, str]] = {
     "tensor, changing": (network(_tensor, _mean), "its mean is in no checkpoint"),
     "drawn": (network(_drawn, _shift), "its shift is in no checkpoint"),
     "counter": (network(_counter, _skip), ""),
+    "counter, predicting": (network(_counter, _ramp), "its passes is in no checkpoint"),
+    "huge": (network(_huge, _skip), ""),
+    "method": (network(_method), ""),
     "chance": (network(_counter, _chance), ""),
     "branch": (network(_counter, _branch), ""),
     "list": (network(_list, _remember), "its seen is in no checkpoint"),
@@ -201,9 +217,14 @@ def cross_entropy(logits: Tensor, masks: Tensor, smoothing: float = 0.0) -> Tens
     return F.cross_entropy(logits, masks, ignore_index=255, label_smoothing=smoothing)
 
 
+def by_chance(logits: Tensor, masks: Tensor) -> Tensor:
+    return cross_entropy(logits, masks) * (1 + random.random())
+
+
 LOSSES: dict[str, tuple[Any, str]] = {
     "function": (cross_entropy, ""),
     "partial": (partial(cross_entropy, smoothing=0.1), ""),
+    "chance": (by_chance, ""),
     "buffer": (Ramp, ""),
     "instance": (Ramp(), ""),
     "method": (Ramp().forward, ""),

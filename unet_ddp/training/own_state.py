@@ -6,8 +6,8 @@ A part is a network, a loss or another callable object. Its numbers are saved wi
 from __future__ import annotations
 
 import inspect
-import math
 import random
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ def holders(part: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         for path, module in part.named_modules(prefix=name):
             yield path, module
             function = vars(module).get("function")  # of a loss that is no module
-            if function is not None:
+            if function is not None and getattr(function, "__self__", None) is not module:
                 yield from holders(function, path)
     elif isinstance(part, partial):
         for number, each in enumerate((part.func, *part.args, *part.keywords.values())):
@@ -83,7 +83,7 @@ class Numbers:
     def state_dict(self) -> dict[str, float]:
         """Return the numbers that differ from a new part's, by their places."""
         changed = {name: n for name, n in self.read().items() if n != self._first.get(name)}
-        return {name: float(n) for name, n in changed.items() if math.isfinite(n)}
+        return {name: float(n) for name, n in changed.items() if abs(n) <= sys.float_info.max}
 
     def load_state_dict(self, saved: Mapping[str, object]) -> None:
         """Restore what `state_dict` returned; a place that is gone is left out."""

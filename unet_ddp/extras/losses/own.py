@@ -15,6 +15,7 @@ from unet_ddp.errors import UserError, shorten
 from unet_ddp.plugins import find
 from unet_ddp.training.losses import Batch, SegmentationLoss, Term
 from unet_ddp.training.own_state import Numbers, check_saved, holders, keeping
+from unet_ddp.training.step import seed_all
 
 # Columns of metrics.csv that are others', and the beginnings of those of scores.
 _TAKEN = {
@@ -165,7 +166,7 @@ def _compare_again(name: str, loss: SegmentationLoss, logits: Tensor, masks: Ten
     for each in (loss, twin):
         each.load_state_dict(state)
         Numbers(each.own_terms).load_state_dict(counted)
-        torch.manual_seed(0)
+        seed_all(0)
         values.append(each(logits, masks.flip(0)).total)
     one, other = values
     if not torch.allclose(one, other, equal_nan=True):

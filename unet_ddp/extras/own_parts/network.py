@@ -49,9 +49,10 @@ def try_network(
         after = network.state_dict(keep_vars=True)
         _check_same_kind(where, before, after)
         _load(where, twin, network.state_dict())
-        Numbers({"model": twin}).load_state_dict(numbers.state_dict())
-        for is_training in (False, True):
-            _compare(where, network, twin, example, is_training=is_training)
+        counted = numbers.state_dict()
+        _compare(where, network, twin, example, is_training=False)  # a prediction has no numbers
+        Numbers({"model": twin}).load_state_dict(counted)
+        _compare(where, network, twin, example, is_training=True)
     return twin
 
 
@@ -122,16 +123,17 @@ def _name_loose(network: nn.Module, twin: nn.Module) -> str:
         loose = {**vars(module), **module._buffers}
         for name, value in loose.items():
             mine = f"{path}.{name}".lstrip(".")
-            if name.startswith("_") or mine in saved:
+            if name.startswith("_") or name == "training" or mine in saved:
                 continue
             other = getattr(others.get(path), name, None)
-            is_same = value is other or (
-                torch.equal(value, other)
-                if isinstance(value, Tensor)
-                and isinstance(other, Tensor)
-                and value.shape == other.shape
-                else not isinstance(value, (Tensor, list, dict))
-            )
-            if not is_same:
+            if not _is_same(value, other):
                 return f"its {mine}"
     return "what it computes with"
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    if isinstance(value, Tensor) and isinstance(other, Tensor):
+        return value is other or (value.shape == other.shape and torch.equal(value, other))
+    if isinstance(value, (int, float)):
+        return bool(value == other)
+    return value is other or not isinstance(value, (Tensor, list, dict))
