@@ -297,7 +297,12 @@ class Scenario:
             rows.epoch({"epoch": state.epoch + 1, "step": state.done, "number": number})
             state.step = 0
             is_best = state.finish_epoch(
-                SimpleNamespace(scores=SimpleNamespace(dice=score), threshold=None)  # type: ignore[arg-type]
+                SimpleNamespace(  # type: ignore[arg-type]
+                    scores=SimpleNamespace(dice=score),
+                    threshold=None,
+                    score=score,
+                    score_name="Dice",
+                )
             )
             run.save(state, is_best=is_best)
             self.trace.append(f"{machine.name}: epoch {state.epoch}, {score}, state {number}")
