@@ -562,8 +562,8 @@ def _patched(scenario: Scenario, seed: int) -> Iterator[None]:
         scenario.get = obstore.get
         for name in _REQUESTS:
             patch.setattr(obstore, name, partial(scenario.request, name, getattr(obstore, name)))
-        for module in (folder, mirror):
-            patch.setattr(module, "ThreadPoolExecutor", partial(Executor, tasks))
+        patch.setattr(folder, "start_thread", partial(Executor, tasks))
+        patch.setattr(mirror, "ThreadPoolExecutor", partial(Executor, tasks))
         patch.setattr(mirror, "Lock", partial(Lock, tasks))
         patch.setattr(checkpoint, "save", save_when_told)
         patch.setattr(os, "fsync", lambda handle: None)
