@@ -289,3 +289,52 @@ def test_a_mask_of_few_bits_has_the_values_that_are_stored(
         assert np.array_equal(source.mask(), stored)
         found, _ = source.image(ImageFormat(1))
     assert np.array_equal(found[..., 0], stored * (255 // white))
+
+
+@pytest.mark.parametrize(
+    ("photometric", "bits", "count", "expected"),
+    [
+        *(("minisblack", bits, 1, 255 // ((1 << bits) - 1)) for bits in (1, 2, 4, 8)),
+        *(("miniswhite", bits, 1, 255 - 255 // ((1 << bits) - 1)) for bits in (1, 2, 4, 8)),
+        ("minisblack", 16, 1, 1),
+        ("miniswhite", 16, 1, 65534),
+        ("palette", 8, 1, None),
+        ("palette", 4, 1, None),
+        ("cmyk", 8, 4, None),
+        ("rgb", 8, 3, 1),
+        ("rgb", 16, 3, 1),
+        ("ycbcr", 8, 3, 1),
+    ],
+)
+def test_a_value_of_no_data_changes_no_pixel(
+    tmp_path: Path,
+    rng: np.random.Generator,
+    photometric: str,
+    bits: int,
+    count: int,
+    expected: float | None,
+) -> None:
+    """Pixels and masks are those of the file without the tag; the value is one of the pixels."""
+    dtype = "uint16" if bits > 8 else "uint8"
+    pixels = rng.integers(0, 1 << bits, (count, *SIZE)).astype(dtype)
+    pixels[:, :8, :8] = 1
+    how: dict[str, Any] = {"photometric": photometric} | ({"nbits": bits} if bits < 8 else {})
+    if photometric == "ycbcr":
+        how |= {"compress": "jpeg", "interleave": "pixel"}
+    profile = {"driver": "GTiff", "height": SIZE[0], "width": SIZE[1], "count": count}
+    found = []
+    for name, tag in (("plain", {}), ("tagged", {"nodata": 1})):
+        path = tmp_path / f"{name}.tif"
+        with rasterio.open(path, "w", **profile, dtype=dtype, **how, **tag) as out:
+            out.write(pixels)
+            if photometric == "palette":
+                out.write_colormap(1, {k: (k, 255 - k, k // 2, 255) for k in range(1 << bits)})
+        with Source(path) as source:
+            header = source.header
+            whole, _ = source.image(ImageFormat(header.channels, header.dtype))
+            found.append((whole, source.mask() if bits < 16 or count == 1 else whole))
+    for one, other in zip(*found, strict=True):
+        assert np.array_equal(one, other)
+    assert header.nodata == expected
+    if expected is not None and photometric != "ycbcr":
+        assert (whole[:8, :8] == expected).all()

@@ -43,7 +43,7 @@ def test_a_place_has_the_files_coordinates_and_metres(
 ) -> None:
     path = write_map(tmp_path / "a.tif", noise(8, 6), transform, crs=crs, nodata=7)
     place = Source(path).place
-    assert place is not None and place.nodata == 7
+    assert place is not None and read_header(path).nodata == 7
     assert place.resolution == pytest.approx(resolution, rel=1e-5)
     assert read_header(path).ground_resolution == place.resolution
     with rasterio.open(path) as dataset:
@@ -211,3 +211,13 @@ def test_a_crs_without_a_way_to_degrees_is_a_line_before_anything_is_predicted(
     output = make(Polygons, Labels((0, 1)), polygons="p.geojson")
     with pytest.raises(UserError, match=r"^--polygons p.geojson: .*a.tif: its CRS has no way"):
         output.check({source: True})
+
+
+def test_a_map_where_0_is_white_is_predicted_with_the_turned_value_of_no_data(
+    tmp_path: Path,
+) -> None:
+    path = write_map(
+        tmp_path / "a.tif", noise(8, 6)[..., :1], at(), nodata=7, photometric="MINISWHITE"
+    )
+    with Source(path) as source, source.reading() as opened:
+        assert opened.find_format(ImageFormat(1)).nodata == 248

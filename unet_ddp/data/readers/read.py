@@ -33,7 +33,7 @@ from unet_ddp.errors import UnreachableError, UserError
 from unet_ddp.files import as_path
 from unet_ddp.plugins import find, is_built_in, is_own, list_names, read_sources
 
-READERS = 10
+READERS = 11
 """Version of the readers, and of what the scan keeps: caches of another one are not used."""
 
 _own: dict[str, str] = {}

@@ -84,7 +84,9 @@ class TiffBandsFile(BandsFile):
             channels,
             storage_dtype(page.dtype),
             has_alpha=has_alpha,
-            nodata=_nodata(page),
+            nodata=parse_nodata(
+                page.tags.valueof(GDAL_NODATA), _white_of(page) if _is_inverted(page) else None
+            ),
             is_array=True,
         )
 
@@ -122,8 +124,7 @@ class TiffBandsFile(BandsFile):
 
     @property
     def _orientation(self) -> int:
-        orientation = self._page.tags.valueof(ORIENTATION, default=1)
-        return int(orientation) if orientation in range(1, 9) else 1
+        return find_orientation(self._page.tags.valueof(ORIENTATION, default=1))
 
     def read_bands(self) -> NDArray[Any]:
         """Return the pixels (H, W, C) in the file's own type, upright; of a stack, C counts its pages."""
@@ -231,14 +232,19 @@ def _inflate(new: Callable[[], Any], data: bytes, *, out: int) -> bytes:
     return inflated[:out]
 
 
-def _nodata(page: Any) -> float | None:
-    tag = page.tags.get(GDAL_NODATA)
+def find_orientation(tag: Any) -> int:
+    """Return EXIF's orientation, 1 to 8; for another number 1."""
+    return int(tag) if tag in range(1, 9) else 1
+
+
+def parse_nodata(tag: Any, white: int | None) -> float | None:
+    """Return the value of GDAL's tag, from `white` where 0 is white; None if it has no number."""
     if tag is None:
         return None
     try:
-        value = float(str(tag.value).strip("\0 "))
+        value = float(str(tag).strip("\0 "))
     except ValueError:
         return None
-    if _is_inverted(page):
-        value = _white_of(page) - value
+    if white is not None:
+        value = white - value
     return math.nan if math.isnan(value) else value  # one nan, so that headers with it are equal

@@ -41,7 +41,6 @@ class Place(NamedTuple):
     crs: str  # WKT; empty if the file has none
     transform: tuple[float, ...]  # (a, b, c, d, e, f): x = a * column + b * row + c, y = d * …
     resolution: float  # metres of a pixel's side; 0 if unknown
-    nodata: float | None  # the value of pixels without data
 
     def to_map(self, points: NDArray[Any]) -> NDArray[np.float64]:
         """Return (N, 2) map coordinates x, y of (N, 2) columns and rows."""
@@ -129,4 +128,4 @@ def find_place(dataset: Any) -> Place | None:
         elif crs.is_projected:
             _, metres = crs.linear_units_factor
     resolution = float(f"{side * metres:.6g}")
-    return Place(wkt, tuple(transform)[:6], resolution, dataset.nodata)
+    return Place(wkt, tuple(transform)[:6], resolution)

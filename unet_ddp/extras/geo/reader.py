@@ -90,9 +90,8 @@ class MapFile(TiffFile):
 
     def find_format(self, wanted: ImageFormat) -> ImageFormat:
         """Return the format as which a map is predicted: with its own value of no data."""
-        if self.place is None or self.place.nodata is None:
-            return wanted
-        return replace(wanted, nodata=self.place.nodata)
+        nodata = self.header.nodata if self.place else None
+        return wanted if nodata is None else replace(wanted, nodata=nodata)
 
     def decode(self, page: int) -> NDArray[Any] | None:
         """Return the pixels (H, W, C) of a page, from 1, by GDAL; None if it can't."""
