@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
+from PIL import Image
 
 from unet_ddp.data.readers.base import ImageFormat
+from unet_ddp.data.readers.pillow import decode
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 
@@ -338,3 +340,32 @@ def test_a_value_of_no_data_changes_no_pixel(
     assert header.nodata == expected
     if expected is not None and photometric != "ycbcr":
         assert (whole[:8, :8] == expected).all()
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "bmp", "webp", "unknown"])
+@pytest.mark.parametrize(
+    ("dtype", "count", "photometric"), [("uint16", 1, "miniswhite"), ("uint8", 5, "minisblack")]
+)
+def test_a_tiff_under_another_suffix_is_read_as_a_tiff(
+    tmp_path: Path, rng: np.random.Generator, suffix: str, dtype: Any, count: int, photometric: Any
+) -> None:
+    pixels = rng.integers(0, 255, (*SIZE, count)).astype(dtype)
+    how = {"photometric": photometric, "planarconfig": "contig"}
+    stored = pixels if count > 1 else pixels[..., 0]
+    for name in ("x.tif", f"y.{suffix}"):
+        tifffile.imwrite(tmp_path / name, stored, **how)
+    expected = read_all(tmp_path / "x.tif")
+    assert len(expected) == count
+    assert np.array_equal(read_all(tmp_path / f"y.{suffix}"), expected)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+@pytest.mark.parametrize("photometric", ["minisblack", "miniswhite"])
+def test_a_pillow_image_has_the_pixels_of_its_file(
+    tmp_path: Path, rng: np.random.Generator, dtype: Any, photometric: Any
+) -> None:
+    pixels = rng.integers(0, np.iinfo(dtype).max, SIZE, dtype=dtype)
+    tifffile.imwrite(tmp_path / "x.tif", pixels, photometric=photometric)
+    with Image.open(tmp_path / "x.tif") as image:
+        found = decode(image, ImageFormat(1, dtype), "image")
+    assert np.array_equal(found[..., 0], read_all(tmp_path / "x.tif")[0])

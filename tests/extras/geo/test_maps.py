@@ -221,3 +221,30 @@ def test_a_map_where_0_is_white_is_predicted_with_the_turned_value_of_no_data(
     )
     with Source(path) as source, source.reading() as opened:
         assert opened.find_format(ImageFormat(1)).nodata == 248
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_place_turns_with_the_pixels(tmp_path: Path, orientation: int) -> None:
+    """Each corner lies on the map where its stored pixel does."""
+    image = np.arange(48, dtype=np.uint8).reshape(8, 6, 1)
+    path = write_map(tmp_path / "a.tif", image, at(0.5, turn=30))
+    plain = Source(path).place
+    with tifffile.TiffFile(path) as tiff:
+        tags = [
+            (tag.code, tag.dtype, tag.count, tag.value, True)
+            for tag in tiff.pages[0].tags.values()
+            if tag.code > 33000
+        ]
+    tags += [(274, 3, 1, orientation, True), (42113, 2, 0, "7", True)]
+    how = {"photometric": "minisblack", "metadata": None, "extratags": tags}
+    tifffile.imwrite(tmp_path / "b.tif", image[..., 0], **how)
+    with Source(tmp_path / "b.tif") as source:
+        turned, place = source.image(ImageFormat(1))[0][..., 0], source.place
+        ids = np.zeros(turned.shape, np.uint8)
+        with source.reading() as opened:
+            assert opened.mark_nodata(ids, 9) == 1 and (ids[turned == 7] == 9).all()
+    assert place is not None and plain is not None
+    for row, column in np.ndindex(turned.shape):
+        y, x = divmod(int(turned[row, column]), 6)
+        found = place.to_map(np.array([[column + 0.5, row + 0.5]]))
+        assert found == pytest.approx(plain.to_map(np.array([[x + 0.5, y + 0.5]])), rel=1e-12)
