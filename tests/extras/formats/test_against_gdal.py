@@ -369,3 +369,28 @@ def test_a_pillow_image_has_the_pixels_of_its_file(
     with Image.open(tmp_path / "x.tif") as image:
         found = decode(image, ImageFormat(1, dtype), "image")
     assert np.array_equal(found[..., 0], read_all(tmp_path / "x.tif")[0])
+
+
+@pytest.mark.parametrize(
+    ("photometric", "shape", "said"),
+    [("separated", (*SIZE, 4), "CMYK in 16 bit"), ("cielab", (*SIZE, 3), "CIELab in 8 bit")],
+)
+def test_other_colours_are_refused(
+    tmp_path: Path, photometric: Any, shape: tuple[int, ...], said: str
+) -> None:
+    dtype = np.uint16 if "16" in said else np.uint8
+    tifffile.imwrite(tmp_path / "x.tif", np.zeros(shape, dtype), photometric=photometric)
+    with pytest.raises(UserError, match=f"an image of {said}; save it as RGB or grey"):
+        read_all(tmp_path / "x.tif")
+
+
+def test_a_stack_of_imagej_in_one_directory_is_refused(tmp_path: Path) -> None:
+    """As ImageJ writes one beyond 4 GB; a page that was cut out of a stack is an image."""
+    pixels = np.ones((3, *SIZE), np.uint16)
+    how: dict[str, Any] = {"imagej": True, "metadata": {"axes": "CYX"}, "truncate": True}
+    tifffile.imwrite(tmp_path / "x.tif", pixels, **how)
+    with pytest.raises(UserError, match="ImageJ's 3 images in one directory"):
+        read_all(tmp_path / "x.tif")
+    text = "ImageJ=1.53\nimages=3\nchannels=3\n"
+    tifffile.imwrite(tmp_path / "y.tif", pixels[0], description=text, metadata=None)
+    assert np.array_equal(read_all(tmp_path / "y.tif"), pixels[:1])

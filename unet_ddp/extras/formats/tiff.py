@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -30,6 +31,7 @@ from unet_ddp.extras.formats.tiff_bands import (
 )
 
 _KIND, _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 254, 256, 257, 258, 259, 262
+_DESCRIPTION = 270
 _SAMPLES, _PLANES, _EXTRA, _SAMPLE_FORMAT, _DEPTH = 277, 284, 338, 339, 32997
 _PIXEL_SCALE, _TRANSFORM = 33550, 34264
 _GREY, _RGB, _YCBCR, _GREYS, _JPEG, _UNSIGNED = 1, 2, 6, (0, 1), 7, 1  # of their values
@@ -52,6 +54,7 @@ def _loses_a_part(tags: Mapping[int, Any]) -> bool:
         or (is_split and (bits > 8 or (samples > 1 and is_grey)))
         or (has_extra and not has_alpha_alone)
         or (bits > 8 and tags.get(_PHOTOMETRIC) == MIN_IS_WHITE)  # it turns those of 8 bit alone
+        or re.search(r"^images=(?!1$)", str(tags.get(_DESCRIPTION, "")), re.MULTILINE) is not None
         or any(sign != _UNSIGNED for sign in tags.get(_SAMPLE_FORMAT, ()))
     )
 

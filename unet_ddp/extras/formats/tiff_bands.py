@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import lzma
 import math
+import os
 import re
 import zlib
 from collections.abc import Callable, Sequence
@@ -17,7 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.readers.bands import BandsFile
-from unet_ddp.data.readers.base import Header, bits_of, refuse_bomb, storage_dtype, upright
+from unet_ddp.data.readers.base import (
+    Header,
+    ImageFormat,
+    Pixels,
+    bits_of,
+    refuse_bomb,
+    storage_dtype,
+    upright,
+)
 from unet_ddp.errors import UserError, count_of
 
 ORIENTATION, GDAL_NODATA = 274, 42113  # tags
@@ -25,6 +34,7 @@ SEPARATE = 2  # planar configuration: band after band
 MIN_IS_WHITE = 0  # photometric interpretation: grey values of which 0 is white
 NO_IMAGE = 1 | 4  # kinds of a page, as bits: an overview, a mask of the pixels with data
 _ALPHA = (1, 2)  # kinds of extra samples
+_OTHER_COLOURS = {3: "palette colours", 5: "CMYK", 8: "CIELab", 9: "ICCLab", 10: "ITULab"}
 _AS_ONE = {  # axes of pages, and what makes one image of them
     "channels": "Image > Color > Merge Channels",
     "slices": "Image > Stacks > Z Project",
@@ -93,6 +103,14 @@ class TiffBandsFile(BandsFile):
     @cached_property
     def _is_stack(self) -> bool:
         """True if each page is a band: a class of a mask, or a channel of an image."""
+        if len(self._pages) == 1 and self._tiff.is_imagej:
+            count = int((self._tiff.imagej_metadata or {}).get("images", 1))
+            size = self._pages[0].nbytes * count
+            if count > 1 and self._file.seek(0, os.SEEK_END) > size:  # else a page that was cut out
+                raise UserError(
+                    f"{self.path}: ImageJ's {count} images in one directory; save one image per file, e.g. in Fiji "
+                    f"by {_AS_ONE['frames']}"
+                )
         if len(self._pages) < 2 or self.planes:
             return len(self._pages) > 1
         sizes = read_axes(self._tiff)
@@ -115,6 +133,14 @@ class TiffBandsFile(BandsFile):
 
     def _several_pages(self) -> UserError:
         return UserError(f"{self.path}: holds several frames or pages; save one image per file")
+
+    def read(self, wanted: ImageFormat) -> Pixels:
+        """Return all bands (H, W, C) of an image, which are grey values or red, green and blue."""
+        kind = _OTHER_COLOURS.get(int(self._page.photometric))
+        if kind:
+            bits = bits_of(str(self._page.dtype))
+            raise UserError(f"{self.path}: an image of {kind} in {bits}; save it as RGB or grey")
+        return super().read(wanted)
 
     def read_mask(self) -> NDArray[Any]:
         """Return the values of a mask; channels in pages are none."""
