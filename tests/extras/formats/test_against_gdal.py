@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
+from PIL import Image
 
 from unet_ddp.data.readers.base import ImageFormat
+from unet_ddp.data.readers.pillow import decode
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 
@@ -289,3 +291,106 @@ def test_a_mask_of_few_bits_has_the_values_that_are_stored(
         assert np.array_equal(source.mask(), stored)
         found, _ = source.image(ImageFormat(1))
     assert np.array_equal(found[..., 0], stored * (255 // white))
+
+
+@pytest.mark.parametrize(
+    ("photometric", "bits", "count", "expected"),
+    [
+        *(("minisblack", bits, 1, 255 // ((1 << bits) - 1)) for bits in (1, 2, 4, 8)),
+        *(("miniswhite", bits, 1, 255 - 255 // ((1 << bits) - 1)) for bits in (1, 2, 4, 8)),
+        ("minisblack", 16, 1, 1),
+        ("miniswhite", 16, 1, 65534),
+        ("palette", 8, 1, None),
+        ("palette", 4, 1, None),
+        ("cmyk", 8, 4, None),
+        ("rgb", 8, 3, 1),
+        ("rgb", 16, 3, 1),
+        ("ycbcr", 8, 3, 1),
+    ],
+)
+def test_a_value_of_no_data_changes_no_pixel(
+    tmp_path: Path,
+    rng: np.random.Generator,
+    photometric: str,
+    bits: int,
+    count: int,
+    expected: float | None,
+) -> None:
+    """Pixels and masks are those of the file without the tag; the value is one of the pixels."""
+    dtype = "uint16" if bits > 8 else "uint8"
+    pixels = rng.integers(0, 1 << bits, (count, *SIZE)).astype(dtype)
+    pixels[:, :8, :8] = 1
+    how: dict[str, Any] = {"photometric": photometric} | ({"nbits": bits} if bits < 8 else {})
+    if photometric == "ycbcr":
+        how |= {"compress": "jpeg", "interleave": "pixel"}
+    profile = {"driver": "GTiff", "height": SIZE[0], "width": SIZE[1], "count": count}
+    found = []
+    for name, tag in (("plain", {}), ("tagged", {"nodata": 1})):
+        path = tmp_path / f"{name}.tif"
+        with rasterio.open(path, "w", **profile, dtype=dtype, **how, **tag) as out:
+            out.write(pixels)
+            if photometric == "palette":
+                out.write_colormap(1, {k: (k, 255 - k, k // 2, 255) for k in range(1 << bits)})
+        with Source(path) as source:
+            header = source.header
+            whole, _ = source.image(ImageFormat(header.channels, header.dtype))
+            found.append((whole, source.mask() if bits < 16 or count == 1 else whole))
+    for one, other in zip(*found, strict=True):
+        assert np.array_equal(one, other)
+    assert header.nodata == expected
+    if expected is not None and photometric != "ycbcr":
+        assert (whole[:8, :8] == expected).all()
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "bmp", "webp", "unknown"])
+@pytest.mark.parametrize(
+    ("dtype", "count", "photometric"), [("uint16", 1, "miniswhite"), ("uint8", 5, "minisblack")]
+)
+def test_a_tiff_under_another_suffix_is_read_as_a_tiff(
+    tmp_path: Path, rng: np.random.Generator, suffix: str, dtype: Any, count: int, photometric: Any
+) -> None:
+    pixels = rng.integers(0, 255, (*SIZE, count)).astype(dtype)
+    how = {"photometric": photometric, "planarconfig": "contig"}
+    stored = pixels if count > 1 else pixels[..., 0]
+    for name in ("x.tif", f"y.{suffix}"):
+        tifffile.imwrite(tmp_path / name, stored, **how)
+    expected = read_all(tmp_path / "x.tif")
+    assert len(expected) == count
+    assert np.array_equal(read_all(tmp_path / f"y.{suffix}"), expected)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+@pytest.mark.parametrize("photometric", ["minisblack", "miniswhite"])
+def test_a_pillow_image_has_the_pixels_of_its_file(
+    tmp_path: Path, rng: np.random.Generator, dtype: Any, photometric: Any
+) -> None:
+    pixels = rng.integers(0, np.iinfo(dtype).max, SIZE, dtype=dtype)
+    tifffile.imwrite(tmp_path / "x.tif", pixels, photometric=photometric)
+    with Image.open(tmp_path / "x.tif") as image:
+        found = decode(image, ImageFormat(1, dtype), "image")
+    assert np.array_equal(found[..., 0], read_all(tmp_path / "x.tif")[0])
+
+
+@pytest.mark.parametrize(
+    ("photometric", "shape", "said"),
+    [("separated", (*SIZE, 4), "CMYK in 16 bit"), ("cielab", (*SIZE, 3), "CIELab in 8 bit")],
+)
+def test_other_colours_are_refused(
+    tmp_path: Path, photometric: Any, shape: tuple[int, ...], said: str
+) -> None:
+    dtype = np.uint16 if "16" in said else np.uint8
+    tifffile.imwrite(tmp_path / "x.tif", np.zeros(shape, dtype), photometric=photometric)
+    with pytest.raises(UserError, match=f"an image of {said}; save it as RGB or grey"):
+        read_all(tmp_path / "x.tif")
+
+
+def test_a_stack_of_imagej_in_one_directory_is_refused(tmp_path: Path) -> None:
+    """As ImageJ writes one beyond 4 GB; a page that was cut out of a stack is an image."""
+    pixels = np.ones((3, *SIZE), np.uint16)
+    how: dict[str, Any] = {"imagej": True, "metadata": {"axes": "CYX"}, "truncate": True}
+    tifffile.imwrite(tmp_path / "x.tif", pixels, **how)
+    with pytest.raises(UserError, match="ImageJ's 3 images in one directory"):
+        read_all(tmp_path / "x.tif")
+    text = "ImageJ=1.53\nimages=3\nchannels=3\n"
+    tifffile.imwrite(tmp_path / "y.tif", pixels[0], description=text, metadata=None)
+    assert np.array_equal(read_all(tmp_path / "y.tif"), pixels[:1])

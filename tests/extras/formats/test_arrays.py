@@ -45,7 +45,7 @@ def write(path: Path, pixels: np.ndarray, **how: Any) -> Path:
         ((9, 7), "int8", {}, True),
         ((9, 7), "uint32", {}, True),
         ((9, 7), "float32", {}, True),
-        ((9, 7), "uint8", {"extratags": [(42113, 2, 0, "-9", True)]}, True),
+        ((9, 7), "uint8", {"extratags": [(42113, 2, 0, "-9", True)]}, False),
         ((2, 9, 7), "uint8", {"planarconfig": None}, True),
     ],
 )  # fmt: skip

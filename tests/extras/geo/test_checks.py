@@ -75,7 +75,7 @@ def test_corners_are_compared_in_pixels_of_the_image() -> None:
     """An image of 40x10 pixels of 2 m, and a mask that is twice as high; others have no place."""
 
     def file(height: int | None) -> Any:
-        place = height and Place("", (2.0, 0.0, 7.0, 0.0, -2.0 * height, 9.0), 2.0, None)
+        place = height and Place("", (2.0, 0.0, 7.0, 0.0, -2.0 * height, 9.0), 2.0)
         return SimpleNamespace(place=place, header=Header(40, 10, 3, "uint8"))
 
     pair = Pair("a", Path("a.tif"), Path("m.tif"))

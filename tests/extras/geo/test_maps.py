@@ -43,7 +43,7 @@ def test_a_place_has_the_files_coordinates_and_metres(
 ) -> None:
     path = write_map(tmp_path / "a.tif", noise(8, 6), transform, crs=crs, nodata=7)
     place = Source(path).place
-    assert place is not None and place.nodata == 7
+    assert place is not None and read_header(path).nodata == 7
     assert place.resolution == pytest.approx(resolution, rel=1e-5)
     assert read_header(path).ground_resolution == place.resolution
     with rasterio.open(path) as dataset:
@@ -211,3 +211,40 @@ def test_a_crs_without_a_way_to_degrees_is_a_line_before_anything_is_predicted(
     output = make(Polygons, Labels((0, 1)), polygons="p.geojson")
     with pytest.raises(UserError, match=r"^--polygons p.geojson: .*a.tif: its CRS has no way"):
         output.check({source: True})
+
+
+def test_a_map_where_0_is_white_is_predicted_with_the_turned_value_of_no_data(
+    tmp_path: Path,
+) -> None:
+    path = write_map(
+        tmp_path / "a.tif", noise(8, 6)[..., :1], at(), nodata=7, photometric="MINISWHITE"
+    )
+    with Source(path) as source, source.reading() as opened:
+        assert opened.find_format(ImageFormat(1)).nodata == 248
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_place_turns_with_the_pixels(tmp_path: Path, orientation: int) -> None:
+    """Each corner lies on the map where its stored pixel does."""
+    image = np.arange(48, dtype=np.uint8).reshape(8, 6, 1)
+    path = write_map(tmp_path / "a.tif", image, at(0.5, turn=30))
+    plain = Source(path).place
+    with tifffile.TiffFile(path) as tiff:
+        tags = [
+            (tag.code, tag.dtype, tag.count, tag.value, True)
+            for tag in tiff.pages[0].tags.values()
+            if tag.code > 33000
+        ]
+    tags += [(274, 3, 1, orientation, True), (42113, 2, 0, "7", True)]
+    how = {"photometric": "minisblack", "metadata": None, "extratags": tags}
+    tifffile.imwrite(tmp_path / "b.tif", image[..., 0], **how)
+    with Source(tmp_path / "b.tif") as source:
+        turned, place = source.image(ImageFormat(1))[0][..., 0], source.place
+        ids = np.zeros(turned.shape, np.uint8)
+        with source.reading() as opened:
+            assert opened.mark_nodata(ids, 9) == 1 and (ids[turned == 7] == 9).all()
+    assert place is not None and plain is not None
+    for row, column in np.ndindex(turned.shape):
+        y, x = divmod(int(turned[row, column]), 6)
+        found = place.to_map(np.array([[column + 0.5, row + 0.5]]))
+        assert found == pytest.approx(plain.to_map(np.array([[x + 0.5, y + 0.5]])), rel=1e-12)

@@ -113,7 +113,7 @@ def test_polygons_are_in_wgs84(here: Path) -> None:
 def test_rings_are_counterclockwise_on_maps_turned_and_mirrored(
     a: float, b: float, d: float, e: float
 ) -> None:
-    place = Place(UTM, (a, b, CORNER[0], d, e, CORNER[1]), 0.5, None)
+    place = Place(UTM, (a, b, CORNER[0], d, e, CORNER[1]), 0.5)
     found = record(place, np.eye(1, 3, 1, dtype=np.uint8))
     x, y = np.array(json.loads(found)["geometry"]["coordinates"][0]).T
     assert (x[:-1] * y[1:] - x[1:] * y[:-1]).sum() > 0
@@ -308,4 +308,4 @@ def test_the_edge_of_the_data_is_no_outline_by_which_images_are_ranked(here: Pat
 def test_an_image_in_storage_without_a_crs_is_one_line(here: Path) -> None:
     """Others are found before the job starts."""
     with pytest.raises(UserError, match=r"^e.tif: has map coordinates without a CRS"):
-        record(Place("", at()[:6], 0.0, None), np.ones((2, 2), np.uint8))
+        record(Place("", at()[:6], 0.0), np.ones((2, 2), np.uint8))

@@ -21,6 +21,7 @@ _GREY = frozenset({"1", "L", "LA"}) | _DEEP
 _COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV"})
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _IMAGE_LENGTH = 257  # a TIFF's tags
+_BITS, _PHOTOMETRIC = 258, 262
 _SAMPLES = 277
 _PLANAR = 284
 _HEAD = 1 << 16  # bytes of a WebP, in which its pixels begin, after a colour profile at most
@@ -207,7 +208,11 @@ def decode(image: Image.Image, wanted: ImageFormat, source: Path | str) -> Pixel
         values = np.asarray(turned)
         if values.min(initial=0) < 0 or values.max(initial=0) > 65535:
             raise UserError(f"{source}: values beyond 16 bit; save as 8 or 16 bit")
-        return values.astype(np.uint16)[..., None]
+        values = values.astype(np.uint16)[..., None]
+        tags = getattr(image, "tag_v2", {})  # where 0 is white, Pillow turns 8 bit alone
+        if tags.get(_PHOTOMETRIC) == 0:
+            values = np.uint16((1 << max(tags.get(_BITS, (16,)))) - 1) - values
+        return values
     mode = _MODES.get(wanted.channels, turned.mode)
     if turned.mode != mode:  # or Pillow would copy it
         turned = turned.convert(mode)

@@ -28,12 +28,14 @@ from unet_ddp.data.readers.base import (
     Rows,
     as_user_error,
 )
+from unet_ddp.data.readers.pillow import PillowFile
 from unet_ddp.data.readers.resize import fit_pixels, resize_nearest, scaled_size
 from unet_ddp.errors import UnreachableError, UserError
 from unet_ddp.files import as_path
 from unet_ddp.plugins import find, is_built_in, is_own, list_names, read_sources
 
-READERS = 10
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # first bytes
+READERS = 11
 """Version of the readers, and of what the scan keeps: caches of another one are not used."""
 
 _own: dict[str, str] = {}
@@ -87,6 +89,16 @@ def find_reader(path: Path) -> type[OpenFile]:
     return _found[suffix]
 
 
+def _find_real_reader(path: Path) -> type[OpenFile]:
+    """Return the reader of a file: of a TIFF, its own, whatever image's suffix the file has."""
+    reader = find_reader(path)
+    if reader is PillowFile:
+        with path.open("rb") as file:
+            if file.read(4) in _TIFF:
+                return find_reader(Path("a.tif"))
+    return reader
+
+
 def _name_reader(suffix: str) -> str:
     return _own.get(suffix) or (suffix[1:] if can_read(suffix) else "png")
 
@@ -136,7 +148,7 @@ class Source(AbstractContextManager["Source"]):
         path = as_path(str(self.path)) if opened is None else opened.path
         with as_user_error(path):
             if opened is None:
-                opened = self._opened = find_reader(path)(path)
+                opened = self._opened = _find_real_reader(path)(path)
                 opened.planes = self._planes
             yield opened
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -24,9 +26,12 @@ from unet_ddp.extras.formats.tiff_bands import (
     SEPARATE,
     TiffBandsFile,
     find_alpha,
+    find_orientation,
+    parse_nodata,
 )
 
 _KIND, _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 254, 256, 257, 258, 259, 262
+_DESCRIPTION = 270
 _SAMPLES, _PLANES, _EXTRA, _SAMPLE_FORMAT, _DEPTH = 277, 284, 338, 339, 32997
 _PIXEL_SCALE, _TRANSFORM = 33550, 34264
 _GREY, _RGB, _YCBCR, _GREYS, _JPEG, _UNSIGNED = 1, 2, 6, (0, 1), 7, 1  # of their values
@@ -49,9 +54,19 @@ def _loses_a_part(tags: Mapping[int, Any]) -> bool:
         or (is_split and (bits > 8 or (samples > 1 and is_grey)))
         or (has_extra and not has_alpha_alone)
         or (bits > 8 and tags.get(_PHOTOMETRIC) == MIN_IS_WHITE)  # it turns those of 8 bit alone
+        or re.search(r"^images=(?!1$)", str(tags.get(_DESCRIPTION, "")), re.MULTILINE) is not None
         or any(sign != _UNSIGNED for sign in tags.get(_SAMPLE_FORMAT, ()))
-        or GDAL_NODATA in tags
     )
+
+
+def _find_nodata(tags: Mapping[int, Any]) -> float | None:
+    """Return GDAL's value of no data as Pillow's pixels have it; None for palettes and CMYK."""
+    if tags.get(_PHOTOMETRIC) not in (*_GREYS, _RGB, _YCBCR):
+        return None
+    bits = max(tags.get(_BITS, (1,)))
+    is_inverted = tags.get(_PHOTOMETRIC) == MIN_IS_WHITE
+    value = parse_nodata(tags.get(GDAL_NODATA), (1 << bits) - 1 if is_inverted else None)
+    return value * (255 // ((1 << bits) - 1)) if value is not None and bits < 8 else value
 
 
 class Layout(NamedTuple):
@@ -63,6 +78,8 @@ class Layout(NamedTuple):
     is_exact: bool = False  # True if all libraries decode them equally
     alpha: int | None = None  # the sample that is alpha, from 0
     is_bands: bool = False  # True if it is surely no image of Pillow's
+    nodata: float | None = None  # as Pillow's pixels have the value
+    orientation: int = 1  # of EXIF
 
     @classmethod
     def read(cls, file: IO[bytes]) -> Layout:
@@ -88,6 +105,8 @@ class Layout(NamedTuple):
                 is_exact=is_plain and not is_jpeg,
                 alpha=find_alpha(tags.get(_EXTRA, ()), tags.get(_SAMPLES, 1)),
                 is_bands=len(directories) > 1 or is_odd,
+                nodata=_find_nodata(tags),
+                orientation=find_orientation(tags.get(ORIENTATION, 1)),
             )
         return cls()
 
@@ -124,7 +143,8 @@ class TiffFile(OpenFile):
     @property
     def header(self) -> Header:
         """Properties of the file."""
-        return self._whole.header
+        header = self._whole.header
+        return header if self.layout.is_bands else replace(header, nodata=self.layout.nodata)
 
     def read(self, wanted: ImageFormat) -> Pixels:
         """Return all pixels (H, W, C)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import lzma
 import math
+import os
 import re
 import zlib
 from collections.abc import Callable, Sequence
@@ -17,7 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.readers.bands import BandsFile
-from unet_ddp.data.readers.base import Header, bits_of, refuse_bomb, storage_dtype, upright
+from unet_ddp.data.readers.base import (
+    Header,
+    ImageFormat,
+    Pixels,
+    bits_of,
+    refuse_bomb,
+    storage_dtype,
+    upright,
+)
 from unet_ddp.errors import UserError, count_of
 
 ORIENTATION, GDAL_NODATA = 274, 42113  # tags
@@ -25,6 +34,7 @@ SEPARATE = 2  # planar configuration: band after band
 MIN_IS_WHITE = 0  # photometric interpretation: grey values of which 0 is white
 NO_IMAGE = 1 | 4  # kinds of a page, as bits: an overview, a mask of the pixels with data
 _ALPHA = (1, 2)  # kinds of extra samples
+_OTHER_COLOURS = {3: "palette colours", 5: "CMYK", 8: "CIELab", 9: "ICCLab", 10: "ITULab"}
 _AS_ONE = {  # axes of pages, and what makes one image of them
     "channels": "Image > Color > Merge Channels",
     "slices": "Image > Stacks > Z Project",
@@ -84,13 +94,23 @@ class TiffBandsFile(BandsFile):
             channels,
             storage_dtype(page.dtype),
             has_alpha=has_alpha,
-            nodata=_nodata(page),
+            nodata=parse_nodata(
+                page.tags.valueof(GDAL_NODATA), _white_of(page) if _is_inverted(page) else None
+            ),
             is_array=True,
         )
 
     @cached_property
     def _is_stack(self) -> bool:
         """True if each page is a band: a class of a mask, or a channel of an image."""
+        if len(self._pages) == 1 and self._tiff.is_imagej:
+            count = int((self._tiff.imagej_metadata or {}).get("images", 1))
+            size = self._pages[0].nbytes * count
+            if count > 1 and self._file.seek(0, os.SEEK_END) > size:  # else a page that was cut out
+                raise UserError(
+                    f"{self.path}: ImageJ's {count} images in one directory; save one image per file, e.g. in Fiji "
+                    f"by {_AS_ONE['frames']}"
+                )
         if len(self._pages) < 2 or self.planes:
             return len(self._pages) > 1
         sizes = read_axes(self._tiff)
@@ -114,6 +134,14 @@ class TiffBandsFile(BandsFile):
     def _several_pages(self) -> UserError:
         return UserError(f"{self.path}: holds several frames or pages; save one image per file")
 
+    def read(self, wanted: ImageFormat) -> Pixels:
+        """Return all bands (H, W, C) of an image, which are grey values or red, green and blue."""
+        kind = _OTHER_COLOURS.get(int(self._page.photometric))
+        if kind:
+            bits = bits_of(str(self._page.dtype))
+            raise UserError(f"{self.path}: an image of {kind} in {bits}; save it as RGB or grey")
+        return super().read(wanted)
+
     def read_mask(self) -> NDArray[Any]:
         """Return the values of a mask; channels in pages are none."""
         if self._is_stack and not self.planes:
@@ -122,8 +150,7 @@ class TiffBandsFile(BandsFile):
 
     @property
     def _orientation(self) -> int:
-        orientation = self._page.tags.valueof(ORIENTATION, default=1)
-        return int(orientation) if orientation in range(1, 9) else 1
+        return find_orientation(self._page.tags.valueof(ORIENTATION, default=1))
 
     def read_bands(self) -> NDArray[Any]:
         """Return the pixels (H, W, C) in the file's own type, upright; of a stack, C counts its pages."""
@@ -231,14 +258,19 @@ def _inflate(new: Callable[[], Any], data: bytes, *, out: int) -> bytes:
     return inflated[:out]
 
 
-def _nodata(page: Any) -> float | None:
-    tag = page.tags.get(GDAL_NODATA)
+def find_orientation(tag: Any) -> int:
+    """Return EXIF's orientation, 1 to 8; for another number 1."""
+    return int(tag) if tag in range(1, 9) else 1
+
+
+def parse_nodata(tag: Any, white: int | None) -> float | None:
+    """Return the value of GDAL's tag, from `white` where 0 is white; None if it has no number."""
     if tag is None:
         return None
     try:
-        value = float(str(tag.value).strip("\0 "))
+        value = float(str(tag).strip("\0 "))
     except ValueError:
         return None
-    if _is_inverted(page):
-        value = _white_of(page) - value
+    if white is not None:
+        value = white - value
     return math.nan if math.isnan(value) else value  # one nan, so that headers with it are equal

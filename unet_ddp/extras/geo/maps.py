@@ -41,7 +41,6 @@ class Place(NamedTuple):
     crs: str  # WKT; empty if the file has none
     transform: tuple[float, ...]  # (a, b, c, d, e, f): x = a * column + b * row + c, y = d * …
     resolution: float  # metres of a pixel's side; 0 if unknown
-    nodata: float | None  # the value of pixels without data
 
     def to_map(self, points: NDArray[Any]) -> NDArray[np.float64]:
         """Return (N, 2) map coordinates x, y of (N, 2) columns and rows."""
@@ -115,8 +114,8 @@ def open_map(path: Path, *, mode: str = "r", page: int = 0) -> Any:
         return dataset
 
 
-def find_place(dataset: Any) -> Place | None:
-    """Return the place of rasterio's dataset; None without map coordinates."""
+def find_place(dataset: Any, orientation: int = 1) -> Place | None:
+    """Return the place of rasterio's dataset, turned by EXIF's orientation; None without coordinates."""
     crs, transform = dataset.crs, dataset.transform
     if transform.is_identity:
         return None
@@ -129,4 +128,19 @@ def find_place(dataset: Any) -> Place | None:
         elif crs.is_projected:
             _, metres = crs.linear_units_factor
     resolution = float(f"{side * metres:.6g}")
-    return Place(wkt, tuple(transform)[:6], resolution, dataset.nodata)
+    return Place(wkt, _turn(transform, dataset.shape, orientation), resolution)
+
+
+def _turn(transform: Any, size: tuple[int, int], orientation: int) -> tuple[float, ...]:
+    """Return the transform of a stored image (height, width) after `upright` turned it."""
+    is_swapped = orientation >= 5
+    height, width = size[::-1] if is_swapped else size
+    from affine import Affine
+
+    flip = Affine.identity()
+    if orientation in (3, 4, 7, 8):
+        flip *= Affine(1, 0, 0, 0, -1, height)
+    if orientation in (2, 3, 6, 7):
+        flip *= Affine(-1, 0, width, 0, 1, 0)
+    swap = Affine(0, 1, 0, 1, 0, 0) if is_swapped else Affine.identity()
+    return tuple(transform * swap * flip)[:6]

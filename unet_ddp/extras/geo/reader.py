@@ -21,6 +21,7 @@ from unet_ddp.data.readers.base import (
     Pixels,
     refuse_bomb,
     storage_dtype,
+    upright,
 )
 from unet_ddp.data.readers.resize import fit_pixels
 from unet_ddp.errors import check_installed
@@ -70,7 +71,7 @@ class MapFile(TiffFile):
         if not self.layout.is_on_map or self._dataset is None:
             return None
         with suppress(Exception):  # of an odd CRS
-            return find_place(self._dataset)
+            return find_place(self._dataset, self.layout.orientation)
         return None
 
     @property
@@ -90,9 +91,8 @@ class MapFile(TiffFile):
 
     def find_format(self, wanted: ImageFormat) -> ImageFormat:
         """Return the format as which a map is predicted: with its own value of no data."""
-        if self.place is None or self.place.nodata is None:
-            return wanted
-        return replace(wanted, nodata=self.place.nodata)
+        nodata = self.header.nodata if self.place else None
+        return wanted if nodata is None else replace(wanted, nodata=nodata)
 
     def decode(self, page: int) -> NDArray[Any] | None:
         """Return the pixels (H, W, C) of a page, from 1, by GDAL; None if it can't."""
@@ -154,6 +154,11 @@ class MapFile(TiffFile):
             if not bands:
                 return 0
             is_empty = np.all if dataset.dtypes[0] == "uint8" else np.any  # as in find_nodata
+            if self.layout.orientation > 1:  # whole, as its pixels are read
+                empty = is_empty(dataset.read_masks(bands) == 0, axis=0)
+                turned = upright(empty, self.layout.orientation)
+                ids[turned] = mark
+                return int(np.count_nonzero(turned))
             for top in range(0, len(ids), _AT_ONCE):
                 part = ids[top : top + _AT_ONCE]
                 window = (top, top + len(part)), (0, width)
