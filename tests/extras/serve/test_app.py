@@ -295,10 +295,10 @@ def test_what_is_wrong_with_an_image_is_no_other_s_answer(
             path.write_bytes(to_png(image * (path.stem != "odd")))
         monkeypatch.setattr(queue._pool, "submit", lambda work: None)
         right = [queue.predict(path, is_json=False) for path in paths]
-        queue._predict_some()
+        queue.predict_some()
         monkeypatch.setattr(owner, name, fail)
         answers = [queue.predict(path, is_json=False) for path in paths]
-        queue._predict_some()
+        queue.predict_some()
     assert "is odd" in str(answers[1].exception())
     for k in (0, 2):
         assert answers[k].result().content == right[k].result().content

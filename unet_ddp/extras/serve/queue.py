@@ -63,10 +63,10 @@ class PredictionQueue:
         """Return the answer to come for an image's file; files are written next to it."""
         waiting = Waiting(path, is_json, Future())
         self._waiting.append(waiting)
-        self._pool.submit(self._predict_some)
+        self._pool.submit(self.predict_some)
         return waiting.answer
 
-    def _predict_some(self) -> None:
+    def predict_some(self) -> None:
         """Answer what waits, if another thread has not."""
         batch: dict[Path, Waiting] = {}
         with suppress(IndexError):
