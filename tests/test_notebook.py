@@ -71,7 +71,9 @@ def test_an_interrupted_run_of_cells_ends_as_that_of_the_shell(folder: Path, npr
     )
     assert "interrupted\n" in printed and "mask (32, 24)" in printed, printed
     assert "\repoch 1/10: " in printed and "step/s" in printed
-    assert "caught " in printed and "%%writefile parts.py" in printed
+    assert (
+        "caught loss: " in printed and "%%writefile parts.py" in printed and "parts:Mine" in printed
+    )
     flags = ["--images=imgs", "--masks=masks", "--width=2", "--epochs=10", "--workers=0"]
     how = [f"--batch-size={2 // nproc}", f"--nproc={nproc}", "--seed=3", "--device=cpu"]
     own = ["--loss=parts:SquaredDice", "--exp-name=typed"]

@@ -46,6 +46,7 @@ from unet_ddp.extras.cloud.pointer import find_newest
 from unet_ddp.extras.report.write import write_owned
 from unet_ddp.runs import folder
 from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.lock import HELD
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.writers import CsvWriter
 
@@ -507,6 +508,9 @@ class Scenario:
 
     def kill(self, machine: Machine) -> None:
         self.trace.append(f"{machine.name}: killed")
+        for key, lock in [*HELD.items()]:  # the system's are gone with a process
+            if f"/{machine.name}/" in str(lock.name):
+                del HELD[key]
         machine.tasks.clear()
 
     def order(self, machine: Machine) -> None:

@@ -13,7 +13,7 @@ from unet_ddp.errors import UserError, one_line
 from unet_ddp.files import open_own
 
 _NAME = ".lock"
-_held: dict[tuple[int, int, int], IO[str]] = {}
+HELD: dict[tuple[int, int, int], IO[str]] = {}
 """Locks by process, device and inode. The system lets a process lock a file twice, and unlocks it at any close."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some network file systems
 
@@ -40,7 +40,7 @@ def lock_folder(folder: Path, flag: str, *, waits: bool = False) -> IO[str]:
                 break
         lock.close()  # of a file that `unlock_folder` has deleted meanwhile
     status = os.fstat(lock.fileno())
-    _held[os.getpid(), status.st_dev, status.st_ino] = lock
+    HELD[os.getpid(), status.st_dev, status.st_ino] = lock
     with suppress(OSError):  # it is only for a message, and for `unlock_folder`
         os.ftruncate(lock.fileno(), 0)
         os.write(lock.fileno(), str(os.getpid()).encode())
@@ -63,7 +63,7 @@ def _refuse_own(folder: Path, flag: str) -> None:
     """Raise UserError if this process has locked the folder; its file must not even be opened then."""
     with suppress(OSError):
         status = (folder / _NAME).stat()
-        lock = _held.get((os.getpid(), status.st_dev, status.st_ino))
+        lock = HELD.get((os.getpid(), status.st_dev, status.st_ino))
         if lock is not None and not lock.closed:
             raise UserError(
                 f"{folder}: another run of this process uses it; call it when that has ended, or choose "
