@@ -138,6 +138,13 @@ def list_documents() -> dict[str, Document]:
         text = content if is_text else blank.write(content)
         documents[name] = Document(file, text, blank.read, blank.plain)
 
+    _add_annotations(add)
+    _add_lists(add)
+    return documents
+
+
+def _add_annotations(add: Callable[..., None]) -> None:
+    """Add what other programs write, for `import`."""
     add("COCO polygons", "a.json", _coco([OUTLINE, OUTLINE], bbox=[1, 1, 4, 4], area=8))
     add("COCO runs", "a.json", _coco({"size": [6, 8], "counts": [6, 3, 39]}, score=0.5))
     add("COCO packed runs", "a.json", _coco({"size": [6, 8], "counts": "63W1"}))
@@ -148,6 +155,10 @@ def list_documents() -> dict[str, Document]:
     add("YOLO rows", "labels/a.txt", "0 0.1 0.1 0.9 0.1 0.9 0.9\n", _import("names.yaml"))
     add("run lengths", "a.csv", "img,rle_mask\na.png,3 4 20 2\n")
     add("runs of classes", "a.csv", "ImageId_ClassId,EncodedPixels\na.png_1,3 4\na.png_2,\n")
+
+
+def _add_lists(add: Callable[..., None]) -> None:
+    """Add the lists, tables and recipes of this program."""
     rows = "image,mask,group,split\nimgs/a.png,imgs/b.png,g,train\nimgs/b.png,imgs/a.png,h,val\n"
     add("pairs", "a.csv", rows, lambda: _ignore(read_list(Path("a.csv"), Report(collects=True))))
     add(
@@ -179,7 +190,6 @@ def list_documents() -> dict[str, Document]:
         recipe,
         lambda: _ignore(parse(TrainConfig, ["--config", "a.yaml"], prog="x")),
     )
-    return documents  # fmt: skip
 
 
 def _ignore(_: object) -> None:

@@ -1,4 +1,4 @@
-"""How far scores and counts may be off: bootstrap intervals over the groups of a set."""
+"""Bootstrap intervals of scores and counts, over the groups of a set."""
 
 from __future__ import annotations
 

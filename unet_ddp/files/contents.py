@@ -1,4 +1,4 @@
-"""What a file is by its first bytes, and its text in any encoding that programs save it in."""
+"""The kind of a file, by its first bytes, and its text in any encoding that programs save it in."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Scores:
 
     @property
     def dice_of_true(self) -> float:
-        """As `dice`, of the classes that truth has: nan, not 0, if it has none of them."""
+        """Mean Dice as `dice`, of the classes that truth has: nan, not 0, if it has none of them."""
         pairs = zip(self.dice_per_class, self.recall_per_class, strict=True)
         return self._summarise([math.nan if math.isnan(r) else dice for dice, r in pairs])
 
@@ -104,7 +104,7 @@ class Tally(Protocol):
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """What was found, what there is, and what was predicted: as the pixels of `count_classes`."""
+        """Numbers of the matched, the true and the predicted ones, as the pixels of `count_classes`."""
 
     @property
     def scores(self) -> dict[str, float]:

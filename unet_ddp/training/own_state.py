@@ -1,4 +1,4 @@
-"""What parts of the user's own hold besides parameters and buffers: plain numbers, tensors, lists.
+"""State of parts of the user's own besides parameters and buffers: plain numbers, tensors, lists.
 
 A part is a network, a loss or another callable object. Its numbers are saved with the run; a trial leaves all as it was.
 """

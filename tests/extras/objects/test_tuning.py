@@ -137,6 +137,18 @@ def test_a_best_network_is_written_with_the_separation_that_suits_it(tmp_path: P
     assert found == model.labels == predictor.labels and precision > 0
 
 
+def new_tuner(pairs: Pairs) -> tuple[SeparationTuner, Any]:
+    """A tuner on these pairs, and the state of a run whose network sees grey values."""
+    data = make_data(labels=OBJECTS, split=Split(pairs, pairs, "by name"))
+    tuner = SeparationTuner(data, World(device=CPU), resize_masks=False)
+    state: Any = SimpleNamespace(
+        validation_network=Grey(3),
+        preprocess=Preprocessing(1, (0.5,), (0.5,), 1.0),
+        precision=Precision(CPU, "float32"),
+    )
+    return tuner, state
+
+
 @pytest.mark.thorough
 def test_of_large_images_the_middle_is_tuned_and_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -154,13 +166,7 @@ def test_of_large_images_the_middle_is_tuned_and_read_once(
     monkeypatch.setattr(
         EvaluationDataset, "read", lambda self, index: read.append(index) or real(self, index)
     )
-    data = make_data(labels=OBJECTS, split=Split(pairs, pairs, "by name"))
-    tuner = SeparationTuner(data, World(device=CPU), resize_masks=False)
-    state: Any = SimpleNamespace(
-        validation_network=Grey(3),
-        preprocess=Preprocessing(1, (0.5,), (0.5,), 1.0),
-        precision=Precision(CPU, "float32"),
-    )
+    tuner, state = new_tuner(pairs)
     for _ in range(2):
         found, *score = tuner.tune(state, ANY, watch=lambda samples: samples)
         assert found == replace(OBJECTS, separation=(0.6, 0.5))
@@ -180,13 +186,7 @@ def test_of_a_long_image_the_middle_is_tuned(tmp_path: Path, is_high: bool) -> N
     if is_high:
         image, numbers = image.T, numbers.T
     pairs = Pairs([write_pair(tmp_path, "long", image, numbers)])
-    data = make_data(labels=OBJECTS, split=Split(pairs, pairs, "by name"))
-    tuner = SeparationTuner(data, World(device=CPU), resize_masks=False)
-    state: Any = SimpleNamespace(
-        validation_network=Grey(3),
-        preprocess=Preprocessing(1, (0.5,), (0.5,), 1.0),
-        precision=Precision(CPU, "float32"),
-    )
+    tuner, state = new_tuner(pairs)
     found, *score = tuner.tune(state, ANY, watch=lambda samples: samples)
     assert found == replace(OBJECTS, separation=(0.6, 0.5))
     assert score == [1.0, "mean AP"]
