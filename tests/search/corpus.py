@@ -222,7 +222,10 @@ def by_gdal(draw: Draw, folder: Path) -> File:
         file.write(np.moveaxis(pixels, -1, 0))
     about = f"GDAL {dtype} {pixels.shape} {how}"
     most = 2 ** how["nbits"] - 1 if "nbits" in how else 0
-    return File(path, about, pixels, pixels, alpha=how["alpha"] == "yes", most=most)
+    with rasterio.open(path) as written:  # of grey bands, GDAL marks the second as alpha
+        last = sorted(range(pixels.shape[2]), key=lambda k: written.colorinterp[k].name == "alpha")
+    upright = pixels[..., last]
+    return File(path, about, upright, pixels, alpha=how["alpha"] == "yes", most=most)
 
 
 def by_palette(draw: Draw, folder: Path) -> File:
