@@ -25,6 +25,7 @@ from unet_ddp.data.pairs import CLASSES_MARK
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, count_of, join_some, print_lines, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage
+from unet_ddp.extras.annotations.imagej_rois import list_rois
 from unet_ddp.extras.annotations.masks import (
     NameFinder,
     derive_labels,
@@ -58,7 +59,7 @@ class ImportConfig:
     """
 
     file: Annotated[str, tyro.conf.Positional, flag("FILE")]
-    """The annotations: a file, the folder of Labelme's files, or that of the classes' folders."""
+    """The annotations: a file, the folder of Labelme's or ImageJ's files, or that of the classes' folders."""
     images: Annotated[str, flag("DIR")]
     """Folder of the images; its sub-folders are searched."""
     output: Annotated[str, flag("DIR", "-o")]
@@ -104,7 +105,7 @@ class _Import:
         palette = as_local_path(config.palette, "--palette") if config.palette else None
         is_small = config.overlap == "small"
         with self._errors():
-            if self.file.is_dir() and not list_json(self.file):
+            if self.file.is_dir() and not (list_json(self.file) or list_rois(self.file)):
                 self.annotations = open_folders(self.file, self.images)
             else:
                 self.annotations = open_annotations(self.file, self.images, config.rle_order)

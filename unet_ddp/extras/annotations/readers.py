@@ -10,6 +10,7 @@ from unet_ddp.data.names import is_hidden
 from unet_ddp.errors import UserError
 from unet_ddp.extras.annotations.annotated_image import AnnotationSet
 from unet_ddp.extras.annotations.cvat_images import list_labels, read_cvat
+from unet_ddp.extras.annotations.imagej_rois import list_rois, open_rois
 from unet_ddp.extras.annotations.json_files import load_json, open_coco, read_labelme
 from unet_ddp.extras.annotations.label_studio_tasks import read_label_studio
 from unet_ddp.extras.annotations.run_length_tables import open_run_lengths
@@ -35,6 +36,8 @@ def open_annotations(
     suffix = path.suffix.lower()
     if suffix in (".yaml", ".yml"):
         return open_yolo(path, images)
+    if rois := list_rois(path):
+        return open_rois(rois)
     kind = "" if path.is_dir() else describe_content(path)
     if suffix in (".csv", ".tsv") or (kind == "a CSV file" and suffix != ".json"):
         return open_run_lengths(path, rle_order)

@@ -135,7 +135,7 @@ def _turn(transform: Any, size: tuple[int, int], orientation: int) -> tuple[floa
     """Return the transform of a stored image (height, width) after `upright` turned it."""
     is_swapped = orientation >= 5
     height, width = size[::-1] if is_swapped else size
-    from affine import Affine
+    from rasterio import Affine
 
     flip = Affine.identity()
     if orientation in (3, 4, 7, 8):
