@@ -209,16 +209,19 @@ def without_loopback(folder: Path) -> None:
 
 
 def show_python() -> None:
-    """Let every user find Python's own files, which may be in the home of one."""
+    """Let every user find Python's own files, the packages and this project, which may be in the home of one."""
     own_mounts()
-    base = Path(sys.base_prefix)
-    closed = [path for path in reversed(base.parents) if not path.stat().st_mode & 0o001]
-    if closed:
-        handle = os.open(base, os.O_RDONLY)
-        mount("tmpfs", closed[0], "tmpfs", 0, "mode=755")
-        base.mkdir(parents=True)
-        mount(f"/proc/self/fd/{handle}", base, None, _BIND)
-        os.close(handle)
+    handles: dict[Path, list[tuple[Path, int]]] = {}  # by the outermost folder that is closed
+    for place in {Path(sys.base_prefix), Path(sys.prefix), Path(__file__).parents[1]}:
+        closed = [path for path in reversed(place.parents) if not path.stat().st_mode & 0o001]
+        if closed:
+            handles.setdefault(closed[0], []).append((place, os.open(place, os.O_RDONLY)))
+    for folder, shown in handles.items():
+        mount("tmpfs", folder, "tmpfs", 0, "mode=755")
+        for place, handle in shown:
+            place.mkdir(parents=True, exist_ok=True)
+            mount(f"/proc/self/fd/{handle}", place, None, _BIND)
+            os.close(handle)
 
 
 def become_nobody(folder: Path) -> None:

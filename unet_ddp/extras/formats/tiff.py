@@ -143,8 +143,12 @@ class TiffFile(OpenFile):
     @property
     def header(self) -> Header:
         """Properties of the file."""
-        header = self._whole.header
-        return header if self.layout.is_bands else replace(header, nodata=self.layout.nodata)
+        return replace(self._whole.header, nodata=self.nodata)
+
+    @property
+    def nodata(self) -> float | None:
+        """GDAL's value of no data, as `read` returns it; None if the file names none."""
+        return self._whole.header.nodata if self.layout.is_bands else self.layout.nodata
 
     def read(self, wanted: ImageFormat) -> Pixels:
         """Return all pixels (H, W, C)."""

@@ -91,7 +91,7 @@ class MapFile(TiffFile):
 
     def find_format(self, wanted: ImageFormat) -> ImageFormat:
         """Return the format as which a map is predicted: with its own value of no data."""
-        nodata = self.header.nodata if self.place else None
+        nodata = self.nodata if self.place else None
         return wanted if nodata is None else replace(wanted, nodata=nodata)
 
     def decode(self, page: int) -> NDArray[Any] | None:
