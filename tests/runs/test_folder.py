@@ -949,8 +949,9 @@ def test_the_best_that_a_full_disk_refused_is_written_by_the_next_save(
     assert first_weight(tmp_path / "last.pt") == 3.0
 
 
-def test_a_kill_between_last_and_best_leaves_the_best_due(tmp_path: Path) -> None:
-    saved_run(tmp_path, 0.1, 0.2)
+@pytest.mark.parametrize("score", [0.2, math.nan], ids=["scored", "nothing to score"])
+def test_a_kill_between_last_and_best_leaves_the_best_due(tmp_path: Path, score: float) -> None:
+    saved_run(tmp_path, score, score)
     (tmp_path / "best.pt").unlink()
     with resumed_run(tmp_path, resume="auto") as (_, folder, _):
         folder.wait()

@@ -36,6 +36,7 @@ from unet_ddp.runs.writers import (
     score_columns,
 )
 from unet_ddp.settings import with_values
+from unet_ddp.training.state import Schedule
 from unet_ddp.training.step import StepReport
 
 NAN = math.nan
@@ -203,7 +204,7 @@ def test_an_epoch_is_a_line_and_a_row(
         (None, "not validated, "),
         (validation(0.2, None), "validation Dice 0.2000, 0.0 images/s"),  # worse than before
         (validation(0.25, None), "validation Dice 0.2500 (best), 0.0 images/s"),
-        (validation(NAN), "validation Dice nan at threshold 0.250 (nothing to score), nan at 0.5"),
+        (validation(NAN), "validation Dice: nothing to score, 0.0 images/s"),
         (
             replace(validation(0.3, None), score=0.6, score_name="mean AP"),
             "validation mean AP 0.6000 (best), Dice 0.3000",
@@ -219,6 +220,22 @@ def test_the_line_says_what_validation_found(
         tracker.begin_epoch(state)
         tracker.log_epoch(state, found)
     assert f"epoch 1: loss 0.0000, {text}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("score", "text"),
+    [(0.5, "best validation Dice 0.5000 in epoch 2"), (NAN, "validation has nothing to score")],
+)
+def test_the_end_of_patience_names_the_best_epoch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], score: float, text: str
+) -> None:
+    state = make_state(steps=4, patience=1, schedule=Schedule(1.0, 400))
+    for _ in range(2):
+        state.step = 4
+        state.finish_epoch(validation(score, None))
+    with open_tracker(tmp_path, state=state) as tracker:
+        tracker.log_annealing(state)
+    assert f"--patience 1: {text}; the learning rate falls" in capsys.readouterr().out
 
 
 def test_other_ranks_are_silent_and_judge_their_steps_too(

@@ -20,7 +20,10 @@ _Positive = Annotated[float, Limit(above=0, at_most=1e38)]
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The best epoch of a run, from 0, and its score of validation: -inf if there was none."""
+    """The best epoch of a run, from 0, and its score of validation.
+
+    The score is `UNSCORED` if no epoch had one, and -inf before the first validation.
+    """
 
     score: Annotated[float, Limit(at_most=1)]
     epoch: _Count

@@ -138,6 +138,10 @@ def total(tallies: Sequence[Tally]) -> Tally:
     return tallies[0].total(tallies)
 
 
+UNSCORED = -1.0
+"""Score of a run whose validation had nothing to score so far: below all others."""
+
+
 @dataclass(frozen=True)
 class Validation:
     """The result of scoring the validation images once."""

@@ -19,7 +19,7 @@ from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of, hides_bars, one_line
-from unet_ddp.metrics.scores import Validation
+from unet_ddp.metrics.scores import UNSCORED, Validation
 from unet_ddp.plugins import find
 from unet_ddp.runs.writers import (
     OwnCallback,
@@ -237,9 +237,11 @@ class Tracker:
         first, end = state.schedule.anneal or (0, 0)
         if end and first == state.done:
             self._bar.total = end
+            best = f"best validation {state.best_name} {state.best:.4f} in epoch {state.best_epoch + 1}"
+            if state.best == UNSCORED:
+                best = "validation has nothing to score"
             self._log(
-                f"--patience {state.patience}: best validation {state.best_name} {state.best:.4f} in epoch "
-                f"{state.best_epoch + 1}; the learning rate falls to its end in "
+                f"--patience {state.patience}: {best}; the learning rate falls to its end in "
                 f"{count_of((end - first) // state.steps_per_epoch, 'more epoch')}, then the run ends"
             )
 
@@ -258,13 +260,13 @@ def _describe(validation: Validation | None, best: float) -> str:
     """Return a few words about a validation, the score that chooses first; `best` is the highest before it."""
     if validation is None:
         return "not validated"
+    if math.isnan(validation.score):
+        return f"validation {validation.score_name}: nothing to score"
     text = f"validation {validation.score_name} {validation.score:.4f}"
     if validation.threshold is not None:
         text += f" at threshold {validation.threshold:.3f}"
     if validation.score >= best:
         text += " (best)"
-    elif math.isnan(validation.score):
-        text += " (nothing to score)"
     if validation.threshold is not None:
         text += f", {validation.scores.dice:.4f} at 0.5"
     elif validation.score_name != "Dice":

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.metrics.scores import Validation
+from unet_ddp.metrics.scores import UNSCORED, Validation
 from unet_ddp.network.precision import Precision
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.own_state import Numbers
@@ -99,7 +99,7 @@ class TrainState:
     step: int = 0
     """Steps of the optimizer done in this epoch."""
     best: float = -math.inf
-    """Highest score of validation so far; -inf until there is one. See `Validation.score`."""
+    """Highest score of validation so far; `UNSCORED` if no epoch had one, -inf before the first."""
     best_name: str = "Dice"
     best_dice: float | None = None
     """Validation Dice of the best epoch, without a threshold; None if it is nan."""
@@ -150,7 +150,7 @@ class TrainState:
         is_best, self.threshold = False, None
         if validation is not None:
             self.threshold = validation.threshold
-            score = -math.inf if math.isnan(validation.score) else validation.score
+            score = UNSCORED if math.isnan(validation.score) else validation.score
             is_best = score >= self.best
             if score > self.best:
                 self.improved_epoch = self.epoch
