@@ -48,7 +48,9 @@ def dice_of_all(path: Path, names: list[str]) -> float:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(k, marks=[pytest.mark.release] * (k >= 5)) for k in range(20)]
+)
 def test_the_best_network_is_not_worse_than_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
