@@ -206,7 +206,7 @@ def check_free(folder: Path, names: Iterable[str]) -> None:
 
 def delete_owned(folder: Path) -> None:
     """Delete the files that runs have written into `folder`, and no others."""
-    _write_list(folder, read_owned(folder))  # of an earlier version: a kill here leaves a list
+    _write_list(folder, read_owned(folder))  # without one, a kill here leaves a list
     delete_files(folder, find_owned(folder))
     with suppress(OSError):  # not empty: files of the user's
         (folder / "evaluation").rmdir()

@@ -228,7 +228,7 @@ def finish(
         print_lines(
             f"as training's validation scores it (scale {predictor.preprocessing.scale:g}, without a "
             f"threshold): Dice {evaluation.dice_as_trained:.6f}; the checkpoint says "
-            f"{best.get('dice', best['score']) or math.nan:.6f}"
+            f"{best['dice'] or math.nan:.6f}"
         )
     print_lines(*lines, f"wrote {job.output}/: {', '.join(sorted(files))}")
 

@@ -190,8 +190,6 @@ def validate(run: Run) -> tuple[Validation | None, Labels | None]:
         tuned, score, name = run.tuner.tune(state, counts, watch=stop.until_stopped)
         validation = replace(validation, score=score, score_name=name)
         stop.poll_now()
-    if state.chooses_by_dice:
-        validation = replace(validation, score=validation.scores.dice, score_name="Dice")
     return validation, tuned
 
 

@@ -130,12 +130,6 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     # single functions and classes, each asked for by its name alone
     "extras": {
-        # a command line is read, and may have flags of earlier versions: (words, names of the command's settings) -> words
-        "translate_argv": "unet_ddp.extras.earlier.spellings:translate_argv",
-        # a recipe or a checkpoint is read: (settings by their names) -> settings; a second argument begins notes
-        "translate": "unet_ddp.extras.earlier.spellings:translate",
-        # a recipe has a key that is no setting: (key) -> the key if it was one, otherwise nothing
-        "earlier_name": "unet_ddp.extras.earlier.spellings:earlier_name",
         # -- the data
         # tar shards: (their folder) -> Pairs
         "open_pack": "unet_ddp.extras.packs.pairs:open_pack",
