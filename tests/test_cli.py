@@ -20,10 +20,10 @@ import yaml
 from unet_ddp.cli import parse, parse_train, read_recipe, save_config, with_saved
 from unet_ddp.commands.doctor import DoctorConfig
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
+from unet_ddp.config.run import parse_time
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.extras.annotations.command import ImportConfig
 from unet_ddp.extras.packs.command import PackConfig
-from unet_ddp.extras.planners.settings import parse_time
 from unet_ddp.prediction.config import parse_predict
 
 GROUPS = [field.name for field in fields(TrainConfig) if field.name not in ("given", "recipe")]

@@ -22,7 +22,6 @@ from unet_ddp.extras.overlap.folders import (
     class_folders,
     split_marked,
 )
-from unet_ddp.extras.overlap.settings import OverlapSettings
 from unet_ddp.settings import called
 
 _SHOWN = 3  # pairs of classes in a line
@@ -60,7 +59,7 @@ def check_planes(config: DataConfig, table: Table, values: MaskValues, report: R
     for root in roots:
         report.warnings += _find_empty(root)
     lacking = list(_find_lacking(table, folders[first])) if roots else []
-    if lacking and cast(OverlapSettings, config).all_masks:
+    if lacking and config.all_masks:
         return [f"{line}; add them, or leave --all-masks out" for line in lacking]
     report.notes += [f"{line}: background there" for line in lacking]
     return []
