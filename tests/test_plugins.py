@@ -56,8 +56,7 @@ def test_a_point_has_several_parts() -> None:
     assert few == ["settings", "augmentations"]
 
 
-def test_settings_name_points_or_extras() -> None:
-    known = {*BUILT_IN, *BUILT_IN["extras"]}
+def test_settings_name_points() -> None:
     for kind in (TrainConfig, PredictConfig):
         named = {name for rule in (Calls, Names) for _, name in pairs_of(kind, rule)}
-        assert named <= {*known, "auto"}  # the last: a value that calls its part
+        assert named <= {*BUILT_IN, "auto"}  # the last: a value that calls its part

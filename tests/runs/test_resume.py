@@ -90,8 +90,8 @@ def test_a_new_run_takes_bfloat16_where_the_cpu_has_it_and_keeps_it(
     config = Resumed().resolve_settings(with_options(**options), world)
     assert config.optimization.precision == expected
     assert config.to_dict()["precision"] == expected  # saved with the run
-    earlier = saved(8, precision="auto").resolve_settings(TrainConfig(), world)
-    assert earlier.optimization.precision == "auto"  # of an earlier version: float32, as it was
+    moved = saved(8, precision="auto").resolve_settings(TrainConfig(), world)
+    assert moved.optimization.precision == "auto"  # of a run that began on a GPU
     resumed = saved(8, precision="bfloat16")
     again = resumed.resolve_settings(
         with_options("precision", precision="auto"), world

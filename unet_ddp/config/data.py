@@ -119,7 +119,6 @@ class DataConfig:
         Kind.FIXED,
         Kind.EXTRA,
         Calls("label_rules"),
-        Calls("check_planes"),
         Excludes("instances", "mask_threshold", "palette", "classes", "invert"),
     ] = False
     """Classes may overlap: masks are a folder for each class, a page of a TIFF for each, or bit fields; each class is learnt and predicted by itself (docs/how-to/overlapping-classes.md)."""
@@ -129,14 +128,11 @@ class DataConfig:
     """Mask value, or colour as #rrggbb, of pixels excluded from the loss and the scores."""
     resize_masks: bool = False
     """Resize masks that differ in size from their images, by nearest neighbour."""
-    balance: Annotated[
-        float, Kind.EXTRA, Calls("plan_draw"), flag("PERCENT"), Limit(at_least=0, at_most=100)
-    ] = 0.0
+    balance: Annotated[float, Kind.EXTRA, flag("PERCENT"), Limit(at_least=0, at_most=100)] = 0.0
     """Percentage of the training samples that are chosen by class, each class as often as any other, with crops around one of its pixels; e.g. 50 if classes are rare; 0: off."""
     scale_jitter: Annotated[
         tuple[float, float] | None,
         Kind.EXTRA,
-        Calls("plan_cuts"),
         flag("LOW HIGH"),
         Limit(at_least=0.1, at_most=10),
     ] = None

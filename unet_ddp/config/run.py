@@ -99,7 +99,7 @@ class LaunchConfig:
     """Start N processes on this machine, as torchrun --nproc_per_node=N does."""
     workers: Annotated[int | None, Kind.OF_HOST, N, NOT_NEGATIVE] = None
     """Data loading processes per training process (default: by the number of cores, at most 16)."""
-    cache: Annotated[bool, Kind.OF_HOST, Kind.EXTRA, Calls("open_cache")] = False
+    cache: Annotated[bool, Kind.OF_HOST, Kind.EXTRA] = False
     """Decode and scale each pair once, and keep it in the user's cache folder (XDG_CACHE_HOME) for this and later runs."""
     device: Annotated[
         Literal["auto", "cpu", "cuda"], Kind.OF_HOST, Brief("auto: a GPU if there is one")
@@ -119,7 +119,7 @@ class LaunchConfig:
     """Print where the time of ten steps goes, and save their trace in the run's folder."""
     callback: Annotated[tuple[str, ...], Names("callbacks"), flag("MODULE:CLASS ...")] = ()
     """Callbacks of your own, which follow the run and may end it; docs/own_parts.md."""
-    deterministic: Annotated[bool, Kind.EXTRA, Calls("deterministic")] = False
+    deterministic: Annotated[bool, Kind.EXTRA] = False
     """Use deterministic algorithms, slower on a GPU; warn where torch has none."""
     changed_code: Annotated[bool, Kind.EXTENT] = False
     """Continue a run although the source of a part of your own has changed since its last save."""
