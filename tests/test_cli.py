@@ -20,11 +20,10 @@ import yaml
 from unet_ddp.cli import parse, parse_train, read_recipe, save_config, with_saved
 from unet_ddp.commands.doctor import DoctorConfig
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
+from unet_ddp.config.run import parse_time
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.extras.annotations.command import ImportConfig
-from unet_ddp.extras.earlier.spellings import translate
 from unet_ddp.extras.packs.command import PackConfig
-from unet_ddp.extras.planners.settings import parse_time
 from unet_ddp.prediction.config import parse_predict
 
 GROUPS = [field.name for field in fields(TrainConfig) if field.name not in ("given", "recipe")]
@@ -69,6 +68,8 @@ def refusal(*argv: str) -> str:
           "class_names": ("e", "lr")}),
         ("--ignore-index #FFa000 --local-rank=1", {"ignore_index": 0xFFA000}),
         ("--local_rank=0 --resume -e 2", {"epochs": 2, "resume": "auto"}),
+        ("--amp", {"precision": "auto"}),
+        ("-e 2 --no_amp --bilinear", {"epochs": 2, "precision": "float32", "bilinear": True}),
         ("", {}),
     ],
 )  # fmt: skip
@@ -579,6 +580,7 @@ def test_recipe_values_of_another_type(recipe: Any, line: str) -> None:
     [
         ("epoch: 3", "unknown key 'epoch'; did you mean epochs?"),
         ("qqq: 3", "unknown key 'qqq'; see train.py --help"),
+        ("max-steps: 7", "unknown key 'max-steps'; did you mean max_bad_steps?"),
         ("data: {scale: 1}", "unknown key 'data'"),
         ("config: other.yaml", "unknown key 'config'"),
         ("given: [epochs]", "unknown key 'given'"),
@@ -654,9 +656,6 @@ def test_a_saved_recipe_starts_the_same_run(tmp_path: Path) -> None:
     assert repr(again.to_dict()) == repr(config.to_dict())  # nan is not equal to itself
     assert again.launch.stop_after is None
     assert list(yaml.safe_load(path.read_text())) == list(config.to_dict())
-    with path.open("a") as file:
-        file.write("skip_scan: false\n")  # as version 0.1 did
-    assert repr(parse_train(["--config", str(path)]).to_dict()) == repr(config.to_dict())
 
 
 # -- saved settings ------------------------------------------------------------------------
@@ -754,12 +753,12 @@ def test_settings_that_a_released_version_saved() -> None:
     file = Path(__file__).parent / "checkpoints" / "last-0.1.pt.gz"
     saved = torch.load(io.BytesIO(gzip.decompress(file.read_bytes())), weights_only=True)["config"]
     found = with_saved(parse_train(["--epochs", "99"]), saved).to_dict()
-    saved = translate(saved)
-    removed = set(saved) - set(found)
     own = {"checkpoints": "checkpoints", "exp_name": None, "load": None, "epochs": 99}
-    assert removed == {"skip_scan"}
-    kept = {name: saved[name] for name in set(saved) - removed}
-    assert found == {**TrainConfig().to_dict(), **kept, **own}  # later settings have their defaults
+    assert found == {
+        **TrainConfig().to_dict(),
+        **saved,
+        **own,
+    }  # later settings have their defaults
     assert found["width"] == 1 and found["bilinear"]
 
 

@@ -266,7 +266,8 @@ def test_best_is_kept_over_a_resume(ranks: Ranks, images: Path, tmp_path: Path) 
     folder = tmp_path / "checkpoints"
     for name in ("last.pt", "best.pt"):
         content = checkpoint.load(folder / name)
-        checkpoint.save(folder / name, {**content, "best": {"score": 1.0, "epoch": 0}})
+        best = {**content["best"], "score": 1.0, "epoch": 0}
+        checkpoint.save(folder / name, {**content, "best": best})
     before = (folder / "best.pt").read_bytes()
     resume(ranks, 1, tmp_path, "--resume")
     assert (folder / "best.pt").read_bytes() == before
@@ -336,7 +337,8 @@ def test_a_finished_run_whose_best_is_lost_says_so_once(
     """Issue: "the best of the epochs from here on is saved there", of which there are none."""
     shutil.copytree(alone, tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "checkpoints"
-    best = {"score": 0.9, "epoch": 0}  # not of the last epoch, whose network last.pt has
+    # Not of the last epoch, whose network last.pt has.
+    best = {**last(tmp_path)["best"], "score": 0.9, "epoch": 0}
     checkpoint.save(folder / "last.pt", {**last(tmp_path), "best": best})
     for path in folder.glob("epoch_*.pt"):
         path.unlink()

@@ -1,4 +1,4 @@
-"""What stands beside a field, and the settings that extras and installed packages bring."""
+"""What stands beside a field, and the settings that installed packages bring."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 
 from unet_ddp.cli import parse_train
 from unet_ddp.config import DataConfig, OptimizationConfig, TrainConfig
-from unet_ddp.extras.objects.settings import ObjectSettings
 from unet_ddp.settings import (
     Excludes,
     Kind,
@@ -51,7 +50,7 @@ def run_with_package(folder: Path, module: str, code: str) -> subprocess.Complet
 def test_settings_of_an_installed_package_join_flags_recipes_and_checkpoints(
     tmp_path: Path,
 ) -> None:
-    """Its own check runs, its kinds count; a start imports no torch for the settings of all extras."""
+    """Its own check runs, its kinds count; a start imports no torch for the settings."""
     (tmp_path / "r.yaml").write_text("power: 3\n")
     code = f"""
 import pickle, sys
@@ -92,10 +91,10 @@ def test_settings_of_an_installed_package_that_can_not_join(
     assert done.returncode == 2 and done.stderr.startswith(said) and done.stderr.count("\n") == 1
 
 
-def test_an_extra_reads_its_own_settings_from_the_group_that_they_join() -> None:
-    config = parse_train(["--instances"])
-    assert isinstance(config.data, ObjectSettings) and config.data.instances
-    assert type(config.data) is DataConfig and pickle.loads(pickle.dumps(config)) == config
+def test_another_process_reads_the_same_settings() -> None:
+    config = parse_train(["--instances", "--hard-pixels", "20", "--budget", "1h"])
+    assert type(config.data) is DataConfig and config.data.instances
+    assert pickle.loads(pickle.dumps(config)) == config
 
 
 def test_a_setting_calls_a_part_when_it_is_not_its_default() -> None:

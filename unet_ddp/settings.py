@@ -37,6 +37,7 @@ class Kind(Enum):
     FIXED = "the weights depend on it: a resumed run keeps it"
     EXTENT = "says how much of a run this start does: a search for settings has its own"
     OF_HOST = "hosts may differ"
+    EXTRA = "not every user needs it: the help has it at its end"
 
 
 class Rule(tuple[str, ...]):
@@ -60,7 +61,7 @@ class Replaces(Rule):
 
 
 class Calls(Rule):
-    """A point, whose part of the field's name is called, or an extra; then the values that call it.
+    """A point, whose part of the field's name is called; then the values that call it.
 
     Without values, all do but the default, None, 0 and False.
     """
@@ -138,18 +139,20 @@ def as_flag(name: str) -> str:
 
 
 def joined(group: str) -> Callable[[type[Config]], type[Config]]:
-    """Return a decorator: the fields of the extras' settings whose `place` is in the group join a class.
+    """Return a decorator: the settings of installed packages whose `place` is in the group join a class.
 
     They stand after the field that `place` names, and the class inherits from theirs.
 
     Raises:
-        UserError: an installed package has a setting of a name that is taken.
+        UserError: a package has a setting of a name that is taken.
     """
 
     def join(core: type[Config]) -> type[Config]:
         hints = dict(core.__annotations__)
         found = [find("settings", name) for name in list_names("settings")]
         parts = [part for part in found if part.place[0] == group]
+        if not parts:
+            return core
         for part in parts:
             own = get_type_hints(part, include_extras=True)
             for name in own.keys() & hints.keys():
@@ -241,7 +244,7 @@ def pairs_of(kind: Any, rule: type[Rule]) -> list[tuple[str, str]]:
 
 
 def called(config: object, point: str) -> list[str]:
-    """Return the names of the settings that call a part of a point, or an extra."""
+    """Return the names of the settings that call a part of a point."""
     values = values_of(config)
     names = []
     for name, each in settings_of(type(config)).items():

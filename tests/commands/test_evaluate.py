@@ -60,7 +60,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "labels": Labels((0, 255)).to_dict(),
         "preprocessing": Preprocessing.for_images(3, scale=0.5).to_dict(),
         "threshold": 0.25,
-        "best": {"score": 0.75, "epoch": 6},
+        "best": {"score": 0.75, "name": "Dice", "dice": 0.75, "epoch": 6, "improved": 6},
         "config": {"images": "imgs", "masks": "masks", "validation": 50.0},
     }
     (tmp_path / "checkpoints").mkdir()

@@ -104,22 +104,6 @@ def test_a_checkpoint_gives_it_back() -> None:
     assert again == pixels and hash(again) == hash(pixels)
 
 
-@pytest.mark.parametrize(("max_value", "dtype"), [(255, "uint8"), (65535, "uint16")])
-def test_a_checkpoint_of_version_0_1_says_max_value(max_value: int, dtype: str) -> None:
-    old = {
-        "channels": 3,
-        "max_value": max_value,
-        "mean": [0, 1, 0.5],
-        "std": [1, 1, 1],
-        "scale": 0.5,
-    }
-    found = Preprocessing.from_dict(old)
-    assert found == Preprocessing(
-        3, (0.0, 1.0, 0.5), (1.0,) * 3, 0.5, dtype, low=0.0, high=float(max_value)
-    )
-    assert all(type(value) is float for value in (*found.mean, *found.std, found.high))
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -352,7 +352,7 @@ def test_a_class_of_two_groups_is_on_both_sides_and_groups_stay_whole(
     assert all(rare & side for side in sides)
     if fold is None:
         assert len(split.validation) == len(drawn.validation)
-    # a resumed run needs no masks for it, and one of an earlier version has moved nothing
+    # a resumed run needs no masks for it
     assert move_groups(drawn, pairs, split.moved).fingerprint == split.fingerprint
     assert move_groups(drawn, pairs, ()).fingerprint == drawn.fingerprint
     assert (split.moved == ()) == (split.fingerprint == drawn.fingerprint)

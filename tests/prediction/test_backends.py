@@ -65,11 +65,8 @@ def test_in_bfloat16_a_backend_is_autocast_and_an_image_has_no_neighbours() -> N
     [
         ({"precision": "bfloat16"}, "auto", torch.bfloat16),
         ({"precision": "float32"}, "auto", torch.float32),
-        # of earlier runs:
-        ({"amp": True, "amp_dtype": "bfloat16"}, "auto", torch.bfloat16),
-        ({"amp": True, "amp_dtype": "bfloat16"}, "float32", torch.float32),
-        ({"amp": False, "amp_dtype": "bfloat16"}, "auto", torch.float32),
-        ({"amp": True, "amp_dtype": "auto"}, "auto", torch.float32),
+        ({"precision": "bfloat16"}, "float32", torch.float32),
+        ({"precision": "auto"}, "auto", torch.float32),
         (None, "auto", torch.float32),
     ],
 )

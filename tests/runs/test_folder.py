@@ -46,6 +46,8 @@ ABOUT = {
     "preprocessing": PIXELS.to_dict(),
     "config": {},
     "names": "abc",
+    "files": torch.zeros(2, 2),
+    "crop_size": None,
     "images_per_step": 4,
 }
 
@@ -69,8 +71,8 @@ def open_folder(
 
 
 SAVED = {
-    **ABOUT, "model": {}, "optimizer": {}, "scaler": {}, "best": {"score": -math.inf, "epoch": 0},
-    "position": {"epoch": 1, "step": 2, "sums": [0.1, 0.2, 0.3]},
+    **ABOUT, **make_state().state_dict(), "model": {}, "optimizer": {}, "run": "first", "launchers": [],
+    "resume": "last.pt", "position": {"epoch": 1, "step": 2, "sums": [0.1, 0.2, 0.3], "skipped": [0, 0]},
 }  # fmt: skip
 
 
@@ -101,7 +103,7 @@ def refused(path: Path, **launch: Any) -> str:
         ("images_per_step", True), ("images_per_step", 2**40), ("names", None), ("config", [1]),
         ("config", {3: 4}), ("optimizer", []), ("model", 1), ("model", {"x": 1}),
         ("ema_steps", -1), ("anneal", [4]), ("anneal", [4, 4]), ("scaler", {"scale": 1.0}), ("scaler", 5), ("threshold", "0.5"),
-        ("unbiased", "yes"), ("sources", ["a.py"]), ("sources", {"a:B": 1}),
+        ("last_rate", 0.0), ("sources", ["a.py"]), ("sources", {"a:B": 1}),
         ("labels.values", [0, 0]), ("preprocessing.scale", 0.0), ("architecture.width", 0),
     ],
 )  # fmt: skip
@@ -113,6 +115,21 @@ def test_a_value_that_no_run_writes_is_not_resumed_from(
     (content[group] if group else content)[name] = value
     line = refused(write(tmp_path / "last.pt", **content).parent, resume="auto")
     assert line.startswith(f"{tmp_path / 'last.pt'}: {where.replace('.', ': ')}: "), line
+
+
+@pytest.mark.parametrize(
+    "name", ["last_rate", "loss", "numbers", "files", "run", "best.name", "position.skipped"]
+)
+def test_a_checkpoint_without_a_key_that_each_run_writes_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    content = copy.deepcopy(SAVED)
+    group, _, key = name.rpartition(".")
+    del (content[group] if group else content)[key]
+    path = tmp_path / "last.pt"
+    checkpoint.save(path, content)
+    said = f"{path}: {name.replace('.', ': ')}: missing; the file is damaged, or written by another version"
+    assert refused(tmp_path, resume="auto").startswith(said)
 
 
 def test_a_phase_that_a_run_is_in_is_resumed(tmp_path: Path) -> None:
@@ -228,7 +245,7 @@ MINE = (
 @pytest.mark.parametrize("name", MINE)
 def test_a_file_of_the_users_is_not_replaced(tmp_path: Path, name: str, overwrite: bool) -> None:
     """Issue: config.yaml, the recipe of the very run, was deleted by its start."""
-    if name == "last.pt":  # a folder that has one, and no list, has a run of an earlier version
+    if name == "last.pt":  # a folder that has one, and no list, has a run
         record_owned(tmp_path, ["metrics.csv"])
     (tmp_path / name).write_text("mine")
     run = {"save_every": 5 * name.startswith("epoch_")}
@@ -388,7 +405,7 @@ ME = {"TORCHELASTIC_RUN_ID": "none"}
     [
         (["lost", "me"], ME, True),  # one of the hosts is left
         (["lost"], ME, False),
-        (None, ME, False),  # of an earlier version
+        (None, ME, False),  # damaged
         ("me", ME, False),
         (["me"], {}, False),  # no torchrun
     ],
@@ -541,7 +558,7 @@ def test_a_new_run_deletes_the_files_of_a_run_and_no_others(
 def test_a_resumed_run_deletes_nothing_and_its_settings_are_written(tmp_path: Path) -> None:
     fill(tmp_path, RUN_FILES)
     config = replace(config_of(tmp_path), optimization=replace(TrainConfig().optimization, seed=8))
-    resumed = Resumed({"best": {"score": -math.inf, "epoch": 0}})
+    resumed = Resumed({"best": {"score": -math.inf, "epoch": 0}, "run": "first"})
     with RunFolder(config, World(), [].append) as folder:
         folder.claim(config, make_data("ab", "c"), resumed, ABOUT)
     assert files_in(tmp_path) == RUN_FILES | {LIST, "config.yaml", "split.csv"}

@@ -182,7 +182,7 @@ def _add_lists(add: Callable[..., None]) -> None:
         "learning_rate": 1e-3,
         "augmentation": "flips",
         "class_names": ["a", "b"],
-        "amp": True,
+        "precision": "float32",
     }
     add(
         "recipe",

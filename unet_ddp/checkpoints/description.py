@@ -27,9 +27,9 @@ class Best:
 
     score: Annotated[float, Limit(at_most=1)]
     epoch: _Count
-    name: str = "Dice"
-    dice: Annotated[float, Limit(0, 1)] | None = None
-    improved: _Count = 0
+    name: str
+    dice: Annotated[float, Limit(0, 1)] | None
+    improved: _Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Position:
     epoch: _Count
     step: _Count
     sums: tuple[float, float, float]
-    skipped: tuple[float, float] | None = None
+    skipped: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -93,16 +93,16 @@ class SavedRun:
     images_per_step: Annotated[int, Limit(1, 2**20)]
     optimizer: dict[str, object]
     model: dict[str, Tensor]
-    ema_steps: _Count = 0
-    scaler: Scaler | None = None
-    anneal: tuple[_Count, _Count] | None = None
-    unbiased: bool = False
-    last_rate: Annotated[float, Limit(above=0)] = 1.0
-    files: Tensor | None = None
-    crop_size: tuple[_Count, _Count] | None = None
-    sources: dict[str, str] | None = None
-    loss: dict[str, Tensor] | None = None
-    numbers: dict[str, float] | None = None
+    ema_steps: _Count
+    scaler: Scaler | None
+    anneal: tuple[_Count, _Count] | None
+    last_rate: Annotated[float, Limit(above=0)]
+    files: Tensor
+    crop_size: tuple[_Count, _Count] | None
+    loss: dict[str, Tensor]
+    numbers: dict[str, float]
+    run: str
+    sources: dict[str, str] | None = None  # of parts of the user's own, if there are any
 
     def __post_init__(self) -> None:
         """Refuse a phase that ends before it begins."""

@@ -127,13 +127,11 @@ def may_write(config: TrainConfig, name: str) -> bool:
 
     learning_rate.csv is in any case the run's, as its report reads it.
     """
-    from unet_ddp.settings import called  # tyro, which prediction needs not
-
     number, every = name.removeprefix("epoch_").removesuffix(".pt"), config.run.save_every
     if number.isdecimal() and int(number) and name == f"epoch_{int(number):04d}.pt":
         return every > 0 and int(number) % every == 0
     if name == "profile.json":
-        return "profile" in called(config.launch, "callbacks")
+        return config.launch.profile
     return name in FILES
 
 
@@ -206,7 +204,7 @@ def check_free(folder: Path, names: Iterable[str]) -> None:
 
 def delete_owned(folder: Path) -> None:
     """Delete the files that runs have written into `folder`, and no others."""
-    _write_list(folder, read_owned(folder))  # of an earlier version: a kill here leaves a list
+    _write_list(folder, read_owned(folder))  # without one, a kill here leaves a list
     delete_files(folder, find_owned(folder))
     with suppress(OSError):  # not empty: files of the user's
         (folder / "evaluation").rmdir()

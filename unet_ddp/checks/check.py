@@ -80,7 +80,7 @@ def prepare_data(
     sizes = {scaled_size(*table.kinds[int(kind)].image.size, config.scale) for kind in used}
     one_size = max(sizes) if len(sizes) == 1 and not config.ground_resolution else None
     draw = None
-    if called(config, "plan_draw"):
+    if config.balance:
         plan = find("extras", "plan_draw")
         draw = plan(config, table, data.labels, data.split.training, seed=seed)
         report.notes.append(draw.describe())
@@ -150,7 +150,7 @@ def _scan(
         pairs,
         nodata=config.nodata,
         channels=config.channels,
-        planes=bool(called(config, "check_planes")),
+        planes=config.overlap,
         ignore=config.ignore_index,
     )
     for reader in find_readers(pair.image for pair, *_ in scanned):
@@ -196,7 +196,7 @@ def _find_pairs(config: DataConfig, report: Report) -> Pairs:
 
 def _find_planes(config: DataConfig) -> bool:
     """Return whether a folder for each class is found: with flags for other masks, it is not."""
-    return bool(called(config, "check_planes")) or not called(config, "label_rules")
+    return config.overlap or not called(config, "label_rules")
 
 
 def _contains_images(folder: Path) -> bool:

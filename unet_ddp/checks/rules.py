@@ -237,8 +237,8 @@ def crop_size(config: DataConfig, table: Table) -> Size | None:
         return config.crop_size
     sizes = [scaled_size(*size, config.scale) for size in table.sizes]
     if len(set(sizes)) == 1:  # --ground-resolution rounds up and down
-        is_cut = config.ground_resolution is not None or called(config, "plan_cuts")
-        return sizes[0] if is_cut else None
+        is_whole = config.ground_resolution is None and config.scale_jitter is None
+        return None if is_whole else sizes[0]
     counts = list(table.sizes.values())
     heights, widths = np.array(sizes, np.int32).T
     height = np.median(np.repeat(heights, counts))

@@ -29,7 +29,6 @@ from unet_ddp.cli.recipes import (
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import Limit, UserError, shorten
 from unet_ddp.files import is_address, write_text
-from unet_ddp.plugins import find
 from unet_ddp.plugins.own import renew
 from unet_ddp.settings import (
     Excludes,
@@ -49,6 +48,7 @@ Config = TypeVar("Config")
 Training = TypeVar("Training", bound=TrainConfig)
 
 _COUNTABLE = Limit(-(2**53), 2**53)  # whole numbers
+_AMP = {"--amp": "--precision=auto", "--no-amp": "--precision=float32"}  # usual for U-Net programs
 _NAMES = {alias: name for name, each in settings_of(TrainConfig).items() for alias in each.names}
 
 
@@ -65,13 +65,13 @@ def parse_train(
     """
     # torch.distributed.launch passes the rank, which the environment has, too.
     argv = [word for word in argv if not re.fullmatch(r"--local[-_]rank=\d+", word)]
-    argv = find("extras", "translate_argv")(argv, settings_of(kind).keys())
+    argv = [_AMP.get(word.replace("_", "-"), word) for word in argv]
     # Other processes get the settings: pickle finds no class that was made there.
     config = with_values(kind(), values_of(_read_flags(kind, argv, prog)))
     check_values(config)
     typed = _find_given(argv)
     path = config.launch.config
-    recipe = read_recipe(path, tells=True) if path is not None else {}
+    recipe = read_recipe(path) if path is not None else {}
     for where, names in (("", typed), (f"{path}: ", {*recipe})):
         for pair in pairs_of(kind, Replaces):
             if names.issuperset(pair):
@@ -111,7 +111,6 @@ def parse(kind: type[Config], argv: Sequence[str], *, prog: str) -> Config:
     Raises:
         UserError: an unknown flag, or values that `check` refuses.
     """
-    argv = find("extras", "translate_argv")(argv, settings_of(kind).keys())
     config = _read_flags(kind, argv, prog)
     check(config)
     return config
@@ -182,8 +181,7 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
         UserError: a value that its setting can't have.
     """
     names = config.to_dict().keys() - names_of(type(config), Kind.RUN_PLACE) - config.given
-    found = find("extras", "translate")(saved)
-    values = {name: value for name, value in found.items() if name in names and value is not None}
+    values = {name: value for name, value in saved.items() if name in names and value is not None}
     for name in values.keys() & names_of(type(config), Kind.DATA_PLACE):
         if is_address(values[name]):  # a stranger's checkpoint must not have it contacted
             raise UserError(
@@ -202,21 +200,16 @@ def save_config(config: TrainConfig, path: Path) -> None:
     write_text(path, yaml.safe_dump(config.to_dict(), sort_keys=False))
 
 
-def read_recipe(path: Path | str, *, tells: bool = False) -> dict[str, Any]:
+def read_recipe(path: Path | str) -> dict[str, Any]:
     """Return the settings in a YAML file, or in a recipe of this package, by their names.
-
-    If it `tells`, it prints a line for each earlier spelling.
 
     Raises:
         UserError: no YAML file, an unknown key, or a value that its setting can't have.
     """
     keys: dict[str, str] = {}
     values = {}
-    settings = read_settings(path)
-    settings.pop("skip_scan", None)  # version 0.1 wrote it into every config.yaml
-    for key, value in settings.items():
-        name = key.replace("-", "_").lstrip("_")
-        name = _NAMES.get(name) or find("extras", "earlier_name")(name)
+    for key, value in read_settings(path).items():
+        name = _NAMES.get(key.replace("-", "_").lstrip("_"), "")
         if name in ("", "config"):
             raise UserError(f"{path}: unknown key {shorten(key)}; {suggest(key[:80], _NAMES)}")
         if name in keys:
@@ -224,7 +217,6 @@ def read_recipe(path: Path | str, *, tells: bool = False) -> dict[str, Any]:
         keys[name] = key
         if value is not None:
             values[name] = value
-    values = find("extras", "translate")(values, f"{path}: " if tells else None)
     return _typed_values(values, str(path))
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
-from unet_ddp.settings import Brief, Heading, Setting, as_flag, once, settings_of
+from unet_ddp.settings import Brief, Heading, Kind, Setting, as_flag, once, settings_of
 
 _COLUMN = 29  # where the text of a flag begins
 _WIDEST = 100  # characters of a line
@@ -78,12 +78,11 @@ def divide(kind: Any, settings: dict[str, Setting]) -> dict[str, list[str]]:
             heading = docstring.partition("\n")[0].rstrip(".")
         elif marked:
             heading = marked.text
-        module = _owner(kind, each).__module__
-        is_core = module.startswith("unet_ddp.") and ".extras." not in module
-        if is_core or not each.group:
-            sections.setdefault(heading, []).append(name)
-        else:
+        package = _owner(kind, each).__module__.partition(".")[0]
+        if each.group and (Kind.EXTRA in each.notes or package != "unet_ddp"):
             extras.append(name)
+        else:
+            sections.setdefault(heading, []).append(name)
     if extras:
         sections["Extras"] = extras
     return sections

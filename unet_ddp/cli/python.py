@@ -9,7 +9,6 @@ from typing import Any, get_args, get_origin
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, count_of
-from unet_ddp.plugins import find
 from unet_ddp.plugins.own import path_of
 from unet_ddp.settings import Kind, Names, as_flag, names_of, pairs_of, settings_of
 
@@ -31,20 +30,20 @@ def to_words(name: str, value: Any) -> list[str]:
     if not isinstance(value, (list, tuple)):
         return [f"{flag}={_to_text(name, value)}"]
     words = [_to_text(name, _to_plain(item)) for item in value]
-    if setting is not None and not any(get_origin(hint) is tuple for hint in _parts(setting)):
+    if not any(get_origin(hint) is tuple for hint in _parts(setting)):
         raise UserError(f"{name}: {_describe(value)}; give one, as on the command line")
     return [flag, *words]
 
 
 def _find_setting(name: str) -> Any:
-    """Return the type of a setting; None of one by an earlier name."""
+    """Return the type of a setting."""
     settings = settings_of(TrainConfig)
     plain = name.removeprefix("no_")
     for each in settings.values():
         if not {name, plain}.isdisjoint(each.names):
             return each.hint
-    if find("extras", "earlier_name")(plain):
-        return None
+    if plain == "amp":  # --amp and --no-amp stand for values of --precision
+        return bool
     near = difflib.get_close_matches(name, settings, n=1, cutoff=0.75)
     hint = f"did you mean {as_flag(near[0])}?" if near else "train.py --help-all has them all"
     raise UserError(f"{name}: train() has no such setting; {hint}")

@@ -47,7 +47,7 @@ from unet_ddp.metrics.scores import count_classes
 from unet_ddp.plugins import find
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.settings import called, flag, joined
+from unet_ddp.settings import flag, joined
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ class EvaluateConfig:
     """Two classes: count a pixel as foreground if its probability is at least P (default: the model's, else 0.5)."""
     tolerance: Annotated[float | None, flag("PIXELS"), Limit(at_least=0)] = None
     """Tolerated distance between boundaries in the boundary F-score (default: 0.75 percent of the image's diagonal)."""
+    against: Annotated[str | None, flag("OTHER")] = None
+    """Compare with another network on the same images, with a 95 % interval: its checkpoint or run folder, or the folder or per_image.csv of its evaluation."""
     scale: Annotated[float | None, flag("FACTOR", "-s")] = None
     """Scale of the images for a checkpoint of another program, which does not contain it (default: 0.5)."""
     overwrite: bool = False
@@ -110,7 +112,7 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
     use_own_readers(config.reader)
     job = world.on_main(lambda: find_job(config))
     compare = None
-    if called(config, "score_other"):
+    if config.against is not None:
         compare = find("extras", "score_other")(config, job, world)
     scored = score(config, job, world)
     world.on_main(lambda: finish(job, *scored, compare(scored[0]) if compare else []))
@@ -228,7 +230,7 @@ def finish(
         print_lines(
             f"as training's validation scores it (scale {predictor.preprocessing.scale:g}, without a "
             f"threshold): Dice {evaluation.dice_as_trained:.6f}; the checkpoint says "
-            f"{best.get('dice', best['score']) or math.nan:.6f}"
+            f"{best['dice'] or math.nan:.6f}"
         )
     print_lines(*lines, f"wrote {job.output}/: {', '.join(sorted(files))}")
 

@@ -47,7 +47,6 @@ from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.plan import RunBuilder, run_planners
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.tracking import Tracker, console
-from unet_ddp.settings import called
 from unet_ddp.training.guard import explain_out_of_memory
 from unet_ddp.training.prefetch import Prefetcher
 from unet_ddp.training.state import TrainState
@@ -91,7 +90,7 @@ def train(config: TrainConfig, world: World, *, began: float | None = None) -> i
     """
     began, log = began or time.monotonic() - time.process_time(), console(world)
     determinism = nullcontext()
-    if called(config.launch, "deterministic"):
+    if config.launch.deterministic:
         determinism = find("extras", "deterministic")(log)
     recipe = naming_recipe(config.launch.config, config.recipe)
     with tf32_products(), recipe, determinism, RunFolder(config, world, log) as folder:
@@ -190,8 +189,6 @@ def validate(run: Run) -> tuple[Validation | None, Labels | None]:
         tuned, score, name = run.tuner.tune(state, counts, watch=stop.until_stopped)
         validation = replace(validation, score=score, score_name=name)
         stop.poll_now()
-    if state.chooses_by_dice:
-        validation = replace(validation, score=validation.scores.dice, score_name="Dice")
     return validation, tuned
 
 

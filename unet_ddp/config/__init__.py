@@ -2,7 +2,7 @@
 
 The docstring under a field is its line in ``--help``, and its limit stands beside it. Names are
 unique over the groups of a configuration, so that flags, recipes and saved settings are flat. Settings
-of extras join a group.
+of installed packages join a group.
 """
 
 from dataclasses import dataclass, field

@@ -9,6 +9,7 @@ from unet_ddp.plugins import is_own
 from unet_ddp.settings import (
     MASK_VALUE,
     Brief,
+    Calls,
     Excludes,
     Kind,
     Names,
@@ -88,16 +89,54 @@ class DataConfig:
         tuple[str, ...] | None, Kind.FIXED, Excludes("palette"), flag("NAME ...")
     ] = None
     """A name for each class, in the order of the mask values; with --instances, for each class of objects (docs/objects.md)."""
+    palette: Annotated[
+        str | None,
+        Kind.DATA_PLACE,
+        Kind.FIXED,
+        Kind.EXTRA,
+        Calls("label_rules"),
+        Excludes("invert"),
+        flag("FILE"),
+    ] = None
+    """CSV file of the classes: lines of name,value or name,#rrggbb; the one called ignore is excluded."""
     mask_threshold: Annotated[
         int | None, Kind.FIXED, Excludes("palette", "classes"), flag("VALUE"), NOT_NEGATIVE
     ] = None
     """Two classes: every value above this one is foreground: 0 for numbered objects, 127 for masks with soft edges."""
     invert: Annotated[bool, Kind.FIXED] = False
     """Two classes: treat dark pixels as foreground."""
+    instances: Annotated[
+        bool,
+        Kind.FIXED,
+        Kind.EXTRA,
+        Calls("label_rules"),
+        Excludes("mask_threshold", "palette", "classes", "invert"),
+        Brief("Masks number their objects; keep these apart."),
+    ] = False
+    """Each object has a different number, or colour, in its mask: learn background, objects and the borders between touching ones, and predict numbered objects (needs the extra objects; docs/objects.md)."""
+    overlap: Annotated[
+        bool,
+        Kind.FIXED,
+        Kind.EXTRA,
+        Calls("label_rules"),
+        Excludes("instances", "mask_threshold", "palette", "classes", "invert"),
+    ] = False
+    """Classes may overlap: masks are a folder for each class, a page of a TIFF for each, or bit fields; each class is learnt and predicted by itself (docs/how-to/overlapping-classes.md)."""
+    all_masks: Annotated[bool, Kind.FIXED, Kind.EXTRA] = False
+    """With --overlap: an image that lacks a mask in a class's folder is an error; without the flag, it has no pixel of the class."""
     ignore_index: Annotated[int | None, Kind.FIXED, MASK_VALUE, flag("VALUE"), INT32] = None
     """Mask value, or colour as #rrggbb, of pixels excluded from the loss and the scores."""
     resize_masks: bool = False
     """Resize masks that differ in size from their images, by nearest neighbour."""
+    balance: Annotated[float, Kind.EXTRA, flag("PERCENT"), Limit(at_least=0, at_most=100)] = 0.0
+    """Percentage of the training samples that are chosen by class, each class as often as any other, with crops around one of its pixels; e.g. 50 if classes are rare; 0: off."""
+    scale_jitter: Annotated[
+        tuple[float, float] | None,
+        Kind.EXTRA,
+        flag("LOW HIGH"),
+        Limit(at_least=0.1, at_most=10),
+    ] = None
+    """Resize each training image by a random factor before its crop, e.g. 0.5 2; whole images are cropped or padded to their size."""
     augmentation: Annotated[
         str,
         Names("augmentations"),
@@ -130,6 +169,16 @@ class DataConfig:
             raise UserError(
                 f"--augmentation {self.augmentation}: not one of {known}, nor MODULE:NAME"
             )
+        self._check_group_pattern()
+        if self.all_masks and not self.overlap:
+            raise UserError("--all-masks: is for --overlap; use both or neither")
+        if self.overlap and self.balance:
+            raise UserError("--overlap and --balance: use one of them")
+        low, high = self.scale_jitter or (1, 1)
+        if low > high:
+            raise UserError(f"--scale-jitter {low:g} {high:g}: use {high:g} {low:g}, LOW first")
+
+    def _check_group_pattern(self) -> None:
         if self.group_pattern is None:
             return
         try:

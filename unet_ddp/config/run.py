@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from unet_ddp.config.data import DIR, NOT_NEGATIVE, POSITIVE, N
-from unet_ddp.errors import Limit, UserError
+from unet_ddp.errors import Limit, UserError, check_installed, shorten
 from unet_ddp.settings import (
     OPTIONAL_FILE,
     Brief,
+    Calls,
     Excludes,
     Kind,
     Names,
+    Replaces,
+    Typed,
     flag,
     joined,
 )
@@ -40,6 +43,20 @@ class RunConfig:
     """Also write last.pt when the previous one is M minutes old; 0: off."""
     load: Annotated[str | None, Kind.RUN_PLACE, flag("FILE", "-f")] = None
     """Start from the weights in this checkpoint or run folder (or s3:// address), of this program or another; classes and channels may differ."""
+    wandb: Annotated[
+        bool,
+        Kind.RUN_PLACE,
+        Kind.FILES,
+        Kind.EXTRA,
+        Calls("callbacks"),
+        Typed("logged to Weights & Biases"),
+    ] = False
+    """Also log to Weights & Biases (pip install 'unet-ddp[wandb]'); a recipe or checkpoint can't turn it on."""
+
+    def check(self) -> None:
+        """Raise a UserError if the library of a setting is not installed."""
+        if self.wandb:
+            check_installed("wandb", "wandb", "--wandb")
 
 
 @dataclass(frozen=True)
@@ -66,12 +83,24 @@ class LaunchConfig:
         Brief("Recipe: carvana, cells, camvid, NAME_imagenet or your own file."),
     ] = None
     """Recipe: a YAML file of settings, named as the flags are, or camvid, camvid_imagenet, carvana, carvana_imagenet, cells or cells_imagenet, which are in the package; flags take precedence."""
+    budget: Annotated[
+        str | None,
+        Kind.EXTENT,
+        Kind.EXTRA,
+        Calls("planners"),
+        Replaces("epochs"),
+        flag("TIME"),
+        Brief("Plan the epochs for a time, e.g. 30m or 2h."),
+    ] = None
+    """Time of a whole new run, e.g. 90s, 30m or 2h, instead of --epochs: some steps are timed, and as many epochs planned as end in it."""
     stop_after: Annotated[str | None, Kind.EXTENT, flag("N|Nepochs")] = None
     """Stop after N optimizer steps in all, or after N of the --epochs, e.g. 500 or 3epochs; continue with --resume."""
     nproc: Annotated[int, Kind.OF_HOST, N, POSITIVE, Brief("Processes on this machine.")] = 1
     """Start N processes on this machine, as torchrun --nproc_per_node=N does."""
     workers: Annotated[int | None, Kind.OF_HOST, N, NOT_NEGATIVE] = None
     """Data loading processes per training process (default: by the number of cores, at most 16)."""
+    cache: Annotated[bool, Kind.OF_HOST, Kind.EXTRA] = False
+    """Decode and scale each pair once, and keep it in the user's cache folder (XDG_CACHE_HOME) for this and later runs."""
     device: Annotated[
         Literal["auto", "cpu", "cuda"], Kind.OF_HOST, Brief("auto: a GPU if there is one")
     ] = "auto"
@@ -86,8 +115,12 @@ class LaunchConfig:
     """Leave out up to N pairs whose files the scan can't read; 0: stop at the first."""
     rescue_dir: Annotated[str | None, Kind.OF_HOST, DIR] = None
     """Fallback folder for the final checkpoint, if the run's folder can't be written to; made and tried at the start (default: the system's temporary folder)."""
+    profile: Annotated[bool, Kind.OF_HOST, Kind.EXTRA, Calls("callbacks")] = False
+    """Print where the time of ten steps goes, and save their trace in the run's folder."""
     callback: Annotated[tuple[str, ...], Names("callbacks"), flag("MODULE:CLASS ...")] = ()
     """Callbacks of your own, which follow the run and may end it; docs/own_parts.md."""
+    deterministic: Annotated[bool, Kind.EXTRA] = False
+    """Use deterministic algorithms, slower on a GPU; warn where torch has none."""
     changed_code: Annotated[bool, Kind.EXTENT] = False
     """Continue a run although the source of a part of your own has changed since its last save."""
 
@@ -111,3 +144,17 @@ class LaunchConfig:
         self.last_step(1)
         if self.resume == "auto" and self.overwrite:
             raise UserError("--resume continues the run, --overwrite deletes it: use one of them")
+        if self.budget is not None:
+            parse_time(self.budget)
+
+
+def parse_time(text: str) -> float:
+    """Return the seconds in the value of --budget: 90s, 30m, 1.5h.
+
+    Raises:
+        UserError: it is no such time.
+    """
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)([smh])", text)
+    if found is None:
+        raise UserError(f"--budget {shorten(text)}: not a time; use one like 90s, 30m or 2h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]

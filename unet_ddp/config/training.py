@@ -103,6 +103,14 @@ class OptimizationConfig:
     """One weight per class, used in both terms."""
     label_smoothing: Annotated[float, flag("PERCENT"), Limit(at_least=0, below=100)] = 0.0
     """Percentage of each pixel's truth that the pixel term gives to all classes alike, e.g. 10."""
+    hard_pixels: Annotated[
+        float, Kind.EXTRA, Calls("pixel_factors"), flag("PERCENT"), Limit(above=0, at_most=100)
+    ] = 100.0
+    """Average the pixel term over only this percentage of the global batch's pixels, the ones with the highest loss (online hard example mining), e.g. 25."""
+    boundary_weight: Annotated[
+        float | None, Kind.EXTRA, Calls("pixel_factors"), flag("WEIGHT"), NOT_NEGATIVE
+    ] = None
+    """Extra weight in the pixel term for pixels near a class boundary, e.g. 5; 0: off (default: 5 with --instances, else 0)."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type that the network computes in. auto: bfloat16, mixed, if the GPU supports it or the CPU is faster in it (AMD AVX512-BF16, Intel AMX). Otherwise GPUs take float16 and CPUs float32."""
     compile: Annotated[bool, Excludes("checkpointing")] = False

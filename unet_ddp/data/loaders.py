@@ -30,7 +30,6 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError, count_of, one_line
 from unet_ddp.files import temporary_folder
 from unet_ddp.plugins import find
-from unet_ddp.settings import called
 
 # Ranks that --nproc spawns would spawn their reading processes too: seconds of imports for each.
 FORK = "fork" if sys.platform == "linux" else None
@@ -173,7 +172,7 @@ def build_loaders(
     shard = {"rank": world.rank, "size": world.size}
     sampler = TrainingSampler(len(data.split.training), per_step, **shard, seed=options.seed)
     cache = None
-    if called(config.launch, "open_cache"):
+    if config.launch.cache:
         cache = find("extras", "open_cache")(config, data.labels, image_format, world)
     notes = [f"cache: {cache.folder}"] if cache else []
     read = partial(
@@ -187,7 +186,7 @@ def build_loaders(
     preset = config.data.augmentation
     random = None
     cut = None
-    if data.draw is not None or called(config.data, "plan_cuts"):
+    if data.draw is not None or config.data.scale_jitter is not None:
         cut = find("extras", "plan_cuts")(config.data)
     if preset != "none" or data.crop_size is not None:
         how: dict[str, Any] = {"cut": cut, "num_classes": data.labels.num_ids}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any
@@ -113,10 +112,7 @@ class Preprocessing:
 
     @classmethod
     def from_dict(cls, plain: Any) -> Preprocessing:
-        """Return the preprocessing that a checkpoint of any version holds, checked."""
-        if isinstance(plain, Mapping) and "max_value" in plain:  # version 0.1
-            high = plain["max_value"]
-            plain = {**plain, "high": high, "dtype": "uint8" if high == 255 else "uint16"}
+        """Return the preprocessing in a checkpoint, checked."""
         return from_plain(cls, plain, is_open=True)
 
 

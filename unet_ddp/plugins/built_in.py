@@ -52,24 +52,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "tif": "unet_ddp.extras.geo.reader:MapFile",
         "tiff": "unet_ddp.extras.geo.reader:MapFile",
     },
-    # when the configurations are defined: a class, whose fields join those of its `place`
-    "settings": {
-        "objects": "unet_ddp.extras.objects.settings:ObjectSettings",
-        "overlap": "unet_ddp.extras.overlap.settings:OverlapSettings",
-        "losses": "unet_ddp.extras.losses.settings:FactorSettings",
-        "wandb": "unet_ddp.extras.wandb.settings:WandbSettings",
-        "budget": "unet_ddp.extras.planners.settings:BudgetSettings",
-        "palettes": "unet_ddp.extras.palettes.settings:PaletteSettings",
-        "sampling": "unet_ddp.extras.sampling.settings:SamplingSettings",
-        "cache": "unet_ddp.extras.cache.settings:CacheSettings",
-        "profile": "unet_ddp.extras.diagnose.settings:ProfileSettings",
-        "deterministic": "unet_ddp.extras.diagnose.settings:DeterministicSettings",
-        "lists": "unet_ddp.extras.outputs.settings:ListSettings",
-        "object_table": "unet_ddp.extras.objects.settings:ObjectTableSettings",
-        "annotations": "unet_ddp.extras.outputs.settings:AnnotationSettings",
-        "rank": "unet_ddp.extras.rank.settings:RankSettings",
-        "against": "unet_ddp.extras.against.settings:AgainstSettings",
-    },
+    # when the configurations are defined, of installed packages: a class, whose fields join those of its `place`
+    "settings": {},
     # when the masks' values are known, by the setting: (MaskValues, DataConfig) -> Labels.
     # The first takes the place of the core's own rules; the palette's is one of them
     "label_rules": {
@@ -130,12 +114,6 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     # single functions and classes, each asked for by its name alone
     "extras": {
-        # a command line is read, and may have flags of earlier versions: (words, names of the command's settings) -> words
-        "translate_argv": "unet_ddp.extras.earlier.spellings:translate_argv",
-        # a recipe or a checkpoint is read: (settings by their names) -> settings; a second argument begins notes
-        "translate": "unet_ddp.extras.earlier.spellings:translate",
-        # a recipe has a key that is no setting: (key) -> the key if it was one, otherwise nothing
-        "earlier_name": "unet_ddp.extras.earlier.spellings:earlier_name",
         # -- the data
         # tar shards: (their folder) -> Pairs
         "open_pack": "unet_ddp.extras.packs.pairs:open_pack",

@@ -162,9 +162,7 @@ def build_model(
     architecture, labels, preprocessing = check_described(model, source)
     built = build_loaded(trust(architecture, network, source), model.state, source)
     config = model.run.get("config") or {}
-    earlier = config.get("amp") and config.get("amp_dtype")  # of earlier runs
-    was_half = config.get("precision", earlier) == "bfloat16"
-    is_half = was_half and bfloat16 and device.type == "cpu"
+    is_half = config.get("precision") == "bfloat16" and bfloat16 and device.type == "cpu"
     dtype = torch.bfloat16 if is_half else torch.float32
     notes = list(model.notes)
     if is_half:

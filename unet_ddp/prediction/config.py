@@ -60,6 +60,24 @@ class PredictConfig:
     """Bring images with map coordinates to pixels of this size, before scaling (default: the training images' size)."""
     overlay: Annotated[bool, Calls("outputs"), Heading("What to write")] = False
     """Also write each image with its mask drawn over it, as image_overlay.png."""
+    probabilities: Annotated[Literal["none", "png", "npy"], Calls("outputs")] = "none"
+    """Also write the probabilities. png: a 16-bit image_probability_CLASS.png per class; npy: one image_probabilities.npy."""
+    rle: Annotated[str | None, Calls("outputs"), flag("FILE")] = None
+    """Also write the run-length encoded masks of all images to a CSV file, as for the Carvana challenge."""
+    rle_order: Literal["rows", "columns"] = "rows"
+    """Pixel order of --rle. rows: as in the Carvana challenge; columns: as in the Data Science Bowl and most others."""
+    polygons: Annotated[str | None, Calls("outputs"), flag("FILE")] = None
+    """Also write the outlines of all objects to a GeoJSON file (needs the extra geo)."""
+    objects: Annotated[str | None, Calls("outputs"), flag("FILE")] = None
+    """Network trained with --instances: also write area, centre, box, class and mean probability of all objects to a CSV file."""
+    annotations: Annotated[str | None, Calls("outputs"), flag("FILE|labelme")] = None
+    """Also write the objects for an annotation tool to correct: FILE.json in COCO's format, or with labelme a file next to each mask (needs the extra geo)."""
+    rank: Annotated[str | None, Calls("outputs"), Excludes("skip_existing"), flag("FILE")] = None
+    """Also write the images to a CSV file, those first that the network is least sure of: the next ones to label."""
+    label_studio: Annotated[str | None, Calls("outputs"), flag("FILE")] = None
+    """Also write tasks for Label Studio, whose brush corrects the predictions: FILE.json."""
+    counts: Annotated[str | None, Calls("outputs"), flag("FILE")] = None
+    """Network trained with --instances: also write the number of objects and their area in each image, 0 included, to a CSV file."""
     write: Annotated[tuple[str, ...], flag("MODULE:CLASS"), tyro.conf.UseAppendAction] = ()
     """Also write an output of your own, or one that a package brings under a name; may be repeated."""
     overwrite: Annotated[bool, Excludes("skip_existing")] = False

@@ -87,7 +87,7 @@ def _read_own_sources(
         texts = read_sources(point, part)
         sources |= texts
         for name, text in texts.items():
-            if before.get(name, text) in (text, *texts.values()):  # version 0.1 kept a helper's
+            if before.get(name, text) == text:
                 continue
             whose = "its source" if name == part else f"the source of {name}, which it imports,"
             said = f"{flag} {part}: {whose} has changed since the run's last save"

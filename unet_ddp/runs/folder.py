@@ -153,7 +153,7 @@ class RunFolder:
             UserError: the folder is not writable, or the mirror is another start's by now.
         """
         self._mirror.claim(resumed)
-        run = resumed.content.get("run") if resumed.content else uuid4().hex
+        run = resumed.content["run"] if resumed.content else uuid4().hex
         resume = config.resume_file.name
         self._config = config
         self._metadata = {**metadata, "run": run, "launchers": self.launchers, "resume": resume}

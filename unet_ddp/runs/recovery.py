@@ -15,7 +15,6 @@ from unet_ddp.checkpoints.file import Content, load, load_or_previous, previous
 from unet_ddp.checkpoints.owned import delete_files, find_checkpoints
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, count_of
-from unet_ddp.plugins import find
 from unet_ddp.runs.resume import Resumed
 
 _METADATA_OF_BEST = (
@@ -78,10 +77,10 @@ def read_state(folder: Path) -> SavedState | None:
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
             position = content["position"]
             return SavedState(
-                [name for name in content.get("launchers") or [] if isinstance(name, str)],
+                [name for name in content["launchers"] if isinstance(name, str)],
                 int(position["epoch"]),
                 int(position["step"]),
-                content.get("resume"),
+                content["resume"],
             )
     return None
 
@@ -117,7 +116,6 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
         f"resuming {source}: {count_of(position.epoch, 'epoch')} and "
         f"{count_of(position.step, 'step')} are done"
     )
-    content = {**content, "config": find("extras", "translate")(content["config"])}
     content, due, lost_best = _find_best(folder, content)
     return Resumed(content, source, notes=notes, due=due, lost_best=lost_best)
 

@@ -209,13 +209,13 @@ class Resumed:
             return
         saved, source = self.content, self.source
         network = state.network.state_dict()
-        for weights in (saved["model"], saved.get("ema") or saved["model"]):
+        for weights in (saved["model"], saved["ema"] or saved["model"]):
             check_weights(network, weights, source)
         loss = state.loss.state_dict()
-        if saved.get("loss", loss).keys() != loss.keys():  # of another version, or another loss
+        if saved["loss"].keys() != loss.keys():  # of another loss
             saved = {**saved, "loss": loss}
             self.notes.append(f"the state of the loss begins again: {source} has that of another")
-        check_weights(loss, saved.get("loss", loss), source)
+        check_weights(loss, saved["loss"], source)
         moments, wanted = _name_moments(saved["optimizer"], state, source)
         check_weights(wanted, moments, source)
         position = saved["position"]

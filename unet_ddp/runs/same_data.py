@@ -48,21 +48,21 @@ def check_same_data(saved: Content, data: PreparedData, source: Path) -> list[st
             f"started with {then.channels} of {then.dtype}; {own}"
         )
     crop = list(data.crop_size) if data.crop_size else None
-    if saved.get("crop_size", crop) != crop:
+    if saved["crop_size"] != crop:
         raise UserError(
             f"--resume: the sizes of the images differ from those that the run started with: it would "
             f"train on {_show_crop(crop)}, not on {_show_crop(saved['crop_size'])}; {own}"
         )
-    return _compare_files(saved.get("files"), data.split, own)
+    return _compare_files(saved["files"], data.split, own)
 
 
 def _show_crop(crop: list[int] | None) -> str:
     return "whole images" if crop is None else f"crops of {crop[1]}x{crop[0]}"
 
 
-def _compare_files(then: Tensor | None, split: Split, advice: str) -> list[str]:
+def _compare_files(then: Tensor, split: Split, advice: str) -> list[str]:
     now = measure_files(split)
-    if then is None or then.shape != now.shape:
+    if then.shape != now.shape:
         return []
     differs = (then != now).any(1)  # (N,)
     if not differs.any():

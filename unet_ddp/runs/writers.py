@@ -120,11 +120,8 @@ def score_columns(validation: Validation | None, names: list[str]) -> Row:
 
 
 def chosen_by(rows: Iterable[Mapping[str, str]]) -> list[float]:
-    """Return the score that chooses the best epoch, by the rows of metrics.csv; nan for none.
-
-    An earlier version chose by the Dice.
-    """
-    return [to_float(row.get("validation_score", row.get("validation_dice"))) for row in rows]
+    """Return the score that chooses the best epoch, by the rows of metrics.csv; nan for none."""
+    return [to_float(row.get("validation_score")) for row in rows]
 
 
 def score_column(score: str, name: str) -> str:

@@ -90,7 +90,7 @@ class TrainState:
     has_local_norms: bool = False
     """Batch norm sees each rank's own batch; its running averages are the mean over all ranks."""
     unbiased: bool = True
-    """Correct the bias of batch norm's averages; a run of an earlier version continues without it."""
+    """Correct the bias of batch norm's averages."""
     numbers: Numbers = field(default_factory=Numbers)
     """Plain numbers that parts of the user's own change."""
     has_own_buffers: bool = False
@@ -107,8 +107,6 @@ class TrainState:
     """Of equally good ones the last."""
     improved_epoch: int = 0
     """Of the epochs with the highest score, the first."""
-    chooses_by_dice: bool = False
-    """Choose the best epoch without a threshold: a run of an earlier version continues so."""
     threshold: float | None = None
     """Best threshold of the last validation; None for more than two classes."""
     sums: Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
@@ -213,7 +211,6 @@ class TrainState:
             },
             "threshold": self.threshold,
             "anneal": self.schedule.anneal,
-            "unbiased": self.unbiased,
             "last_rate": self._last_group(self.optimizer.param_groups).get("lr_scale", 1.0),
             "loss": self.loss.state_dict(),
             "numbers": self.numbers.state_dict(),
@@ -229,30 +226,24 @@ class TrainState:
         self.network.load_state_dict(state["model"])
         groups = self.optimizer.state_dict()["param_groups"]  # by the settings, not the file
         last = self._last_group(groups)
-        last["lr_scale"] = min(
-            last.get("lr_scale", 1.0), state.get("last_rate", 1.0)
-        )  # 1: as its version trained
+        last["lr_scale"] = min(last.get("lr_scale", 1.0), state["last_rate"])
         self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         if self.average is not None:  # the run may have had none
-            self.average.network.load_state_dict(state.get("ema") or state["model"])
-            self.average.steps = state.get("ema_steps", 0)
-        self.loss.load_state_dict(
-            state.get("loss", {}), strict=False
-        )  # an earlier version saved none
-        self.numbers.load_state_dict(state.get("numbers", {}))
-        if state.get("scaler"):  # empty where scaling was off
+            self.average.network.load_state_dict(state["ema"] or state["model"])
+            self.average.steps = state["ema_steps"]
+        self.loss.load_state_dict(state["loss"])
+        self.numbers.load_state_dict(state["numbers"])
+        if state["scaler"]:  # empty where scaling was off
             self.precision.scaler.load_state_dict(state["scaler"])
         position, best = state["position"], state["best"]
         self.epoch, self.step = position["epoch"], position["step"]
         self.sums = self.sums.new_tensor(position["sums"])
-        self.skipped = self.skipped.new_tensor(position.get("skipped") or [0, 0])
+        self.skipped = self.skipped.new_tensor(position["skipped"])
         self.best, self.best_epoch = best["score"], best["epoch"]
-        self.best_name = best.get("name", "Dice")
-        self.best_dice = best.get("dice")
-        self.improved_epoch = best.get("improved", self.best_epoch)
-        self.chooses_by_dice = "name" not in best
-        self.threshold, self.unbiased = state.get("threshold"), state.get("unbiased", False)
-        if state.get("anneal") and self.patience:
+        self.best_name, self.best_dice = best["name"], best["dice"]
+        self.improved_epoch = best["improved"]
+        self.threshold = state["threshold"]
+        if state["anneal"] and self.patience:
             self.schedule = replace(self.schedule, anneal=tuple(state["anneal"]))
 
 

@@ -161,7 +161,12 @@ def test_one_host_looks_at_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
 def save(folder: Path, epoch: int, step: int, *launchers: str) -> None:
     folder.mkdir(exist_ok=True)
     position = {"epoch": epoch, "step": step}
-    content = {"position": position, "launchers": list(launchers), "x": torch.ones(3)}
+    content = {
+        "position": position,
+        "launchers": list(launchers),
+        "resume": None,
+        "x": torch.ones(3),
+    }
     checkpoint.save(folder / "last.pt", content, keep_previous=True)
 
 

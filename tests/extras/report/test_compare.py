@@ -17,7 +17,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.extras.report.compare import find_best, main, read_run
 from unet_ddp.network.architecture import Architecture, build_network
 
-HEADING = "epoch,step,validation_dice,validation_iou,seconds\n"
+HEADING = "epoch,step,validation_dice,validation_iou,validation_score,seconds\n"
 
 
 def write_run(
@@ -38,7 +38,7 @@ def write_run(
         "config": {**TrainConfig().to_dict(), "exp_name": folder.name, **settings},
     }
     checkpoint.save(folder / file, content)
-    lines = [f"{k},{5 * k},{d},{i},{s}\n" for k, (d, i, s) in enumerate(rows, start=1)]
+    lines = [f"{k},{5 * k},{d},{i},{d},{s}\n" for k, (d, i, s) in enumerate(rows, start=1)]
     (folder / "metrics.csv").write_text(HEADING + "".join(lines), encoding="utf-8")
     return folder
 

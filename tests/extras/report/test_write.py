@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
         "architecture": architecture.to_dict(),
         "labels": Labels((0, 255)).to_dict(),
         "preprocessing": Preprocessing.for_images(3, scale=1).to_dict(),
-        "best": {"score": 0.75, "epoch": 1},
+        "best": {"score": 0.75, "name": "Dice", "dice": 0.75, "epoch": 1, "improved": 1},
         "config": {"resize_masks": True},
     }
     folder = tmp_path / "my run"

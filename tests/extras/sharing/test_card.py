@@ -40,9 +40,8 @@ def write_run(folder: Path) -> Path:
         "encoder_weights": "/mnt/me/secret.pt",
         "augmentation": "secret:Own",
     }
-    checkpoint.save(
-        folder / "best.pt", {**content, "config": config, "best": {"score": 0.625, "epoch": 1}}
-    )
+    best = {"score": 0.625, "name": "Dice", "dice": 0.625, "epoch": 1, "improved": 1}
+    checkpoint.save(folder / "best.pt", {**content, "config": config, "best": best})
     columns = ["epoch", "validation_dice", "validation_iou"]
     columns += [f"{kind}_{name}" for kind in ("dice", "iou") for name in LABELS.class_names]
     rows = ["1,0.1,0.1" + ",0.1" * 6, "2,0.625,0.5,0.9,0.75,0.5,0.8,0.6,0.4375", "3" + ",0.2" * 8]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -11,7 +9,6 @@ from torch.nn import functional as F
 from unet_ddp.config import OptimizationConfig
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.distributed.world import sum_over_ranks
-from unet_ddp.extras.losses.settings import FactorSettings
 from unet_ddp.metrics.counts import count_cells
 from unet_ddp.training.losses import Batch
 
@@ -23,7 +20,7 @@ class BoundaryWeight:
     """More for pixels among other classes' pixels: --boundary-weight."""
 
     def __init__(self, options: OptimizationConfig) -> None:
-        self.weight = cast(FactorSettings, options).boundary_weight or 0.0
+        self.weight = options.boundary_weight or 0.0
 
     def __call__(self, batch: Batch) -> Tensor:
         """Return the factors (N, 1, H, W)."""
@@ -34,7 +31,7 @@ class HardPixels:
     """1 for the pixels with the largest losses, 0 for the others: --hard-pixels."""
 
     def __init__(self, options: OptimizationConfig) -> None:
-        self.percent = cast(FactorSettings, options).hard_pixels
+        self.percent = options.hard_pixels
 
     def __call__(self, batch: Batch) -> Tensor:
         """Return the factors (N, 1, H, W)."""

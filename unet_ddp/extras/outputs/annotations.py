@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TextIO, cast
+from typing import Any, ClassVar, TextIO
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, check_installed
 from unet_ddp.extras.outputs.polygons import polygons
-from unet_ddp.extras.outputs.settings import AnnotationSettings
 from unet_ddp.files import write_errors, write_text
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ADVICE, ImageFiles, Output
@@ -35,7 +34,7 @@ def open_annotations(
     config: PredictConfig, labels: Labels, image_format: ImageFormat
 ) -> CocoFile | LabelmeFiles:
     """Return the output that --annotations asks for."""
-    kind = LabelmeFiles if cast(AnnotationSettings, config).annotations == "labelme" else CocoFile
+    kind = LabelmeFiles if config.annotations == "labelme" else CocoFile
     return kind(config, labels, image_format)
 
 

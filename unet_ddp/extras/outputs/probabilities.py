@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from PIL import Image
 
 from unet_ddp.data.masks import Band, allocate, reserve
-from unet_ddp.extras.outputs.settings import ListSettings
 from unet_ddp.files import replacing, write_errors
 from unet_ddp.prediction.outputs.base import ADVICE, ImageFiles, Output, Receiver
 from unet_ddp.prediction.prediction import Prediction
@@ -27,7 +25,7 @@ class Probabilities(Output):
 
     @cached_property
     def _kind(self) -> str:
-        return cast(ListSettings, self.config).probabilities
+        return self.config.probabilities
 
     @cached_property
     def _endings(self) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 import numpy as np
 
@@ -11,7 +10,6 @@ from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.masks import Mask
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
-from unet_ddp.extras.outputs.settings import ListSettings
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.prediction import Prediction
 
@@ -33,7 +31,7 @@ class RunLengths(Output):
 
     def record(self, image: ImageFiles, prediction: Prediction) -> str:
         """Return an image's row."""
-        lengths = encode_rle(prediction.mask, cast(ListSettings, self.config).rle_order)
+        lengths = encode_rle(prediction.mask, self.config.rle_order)
         return format_row((image.name, lengths))
 
 

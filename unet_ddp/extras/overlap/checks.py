@@ -22,8 +22,6 @@ from unet_ddp.extras.overlap.folders import (
     class_folders,
     split_marked,
 )
-from unet_ddp.extras.overlap.settings import OverlapSettings
-from unet_ddp.settings import called
 
 _SHOWN = 3  # pairs of classes in a line
 
@@ -34,8 +32,7 @@ def check_planes(config: DataConfig, table: Table, values: MaskValues, report: R
     Without --overlap, such masks are a problem, and others are not looked at.
     """
     roots = _find_roots(table)
-    overlaps = bool(called(config, "check_planes"))
-    if not roots and not overlaps:
+    if not roots and not config.overlap:
         return []
     folders = {root: class_folders(root) for root in roots}
     first, *others = roots or [Path()]
@@ -44,7 +41,7 @@ def check_planes(config: DataConfig, table: Table, values: MaskValues, report: R
             listed = [f"{root} ({', '.join(folders[root])})" for root in (first, other)]
             return [f"other folders in {listed[0]} than in {listed[1]}: give both the same classes"]
     shared = _Shared(values, config)
-    if not overlaps:
+    if not config.overlap:
         return [f"{first}: a folder for each class, and {shared.advise(first)}"]
     report.notes += shared.describe()
     if values.names and config.ignore_index is not None and shared.lost:
@@ -60,7 +57,7 @@ def check_planes(config: DataConfig, table: Table, values: MaskValues, report: R
     for root in roots:
         report.warnings += _find_empty(root)
     lacking = list(_find_lacking(table, folders[first])) if roots else []
-    if lacking and cast(OverlapSettings, config).all_masks:
+    if lacking and config.all_masks:
         return [f"{line}; add them, or leave --all-masks out" for line in lacking]
     report.notes += [f"{line}: background there" for line in lacking]
     return []

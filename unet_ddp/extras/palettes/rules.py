@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import cast
 
 from unet_ddp.config import DataConfig
 from unet_ddp.data.csv_cells import read_rows
@@ -12,7 +11,6 @@ from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, pack_colour
 from unet_ddp.errors import UserError, count_of, shorten
-from unet_ddp.extras.palettes.settings import PaletteSettings
 from unet_ddp.files import as_path
 
 
@@ -57,7 +55,7 @@ def _parse_value(cells: list[str]) -> tuple[int | None, bool]:
 
 def match_palette(masks: MaskValues, config: DataConfig) -> Labels:
     """Return the classes of the palette file in its order; one named ignore is ignored."""
-    path = as_path(str(cast(PaletteSettings, config).palette))
+    path = as_path(str(config.palette))
     values, is_colour = read_palette(path)
     if masks.rgb and not is_colour:
         raise UserError(f"--palette {path}: names values, and the masks are colour images")

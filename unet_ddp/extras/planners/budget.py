@@ -6,16 +6,16 @@ import math
 import time
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 from unet_ddp.config import OptimizationConfig, TrainConfig
+from unet_ddp.config.run import parse_time
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.device import cudnn_autotuning
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of
 from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps, trying
-from unet_ddp.extras.planners.settings import BudgetSettings, parse_time
 from unet_ddp.metrics.counts import Counts
 from unet_ddp.plugins import find
 from unet_ddp.runs.plan import RunBuilder
@@ -37,7 +37,7 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
     """
     if not builder.resumed.is_new:
         return {}
-    given = str(cast(BudgetSettings, config.launch).budget)
+    given = str(config.launch.budget)
     budget = parse_time(given)
     world, data = builder.world, builder.data
     with trying(builder, config) as (state, loaders):

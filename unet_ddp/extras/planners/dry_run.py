@@ -27,11 +27,12 @@ def trying(builder: RunBuilder, config: TrainConfig) -> Iterator[tuple[TrainStat
 @contextmanager
 def restoring(state: TrainState) -> Iterator[None]:
     """Leave the state as it is now, whatever steps do to it in this context."""
-    before, schedule = copy.deepcopy(state.state_dict()), state.schedule
+    before = copy.deepcopy(state.state_dict())
+    schedule, unbiased = state.schedule, state.unbiased
     try:
         yield
     finally:
-        state.schedule = schedule
+        state.schedule, state.unbiased = schedule, unbiased
         state.load_state_dict(before)
 
 

@@ -21,7 +21,7 @@ from unet_ddp.extras.report.page import Page, render
 from unet_ddp.files import as_local_path, as_path, is_address, write_errors, write_text
 from unet_ddp.metrics.scores import show
 from unet_ddp.network.architecture import Architecture
-from unet_ddp.plugins import find, is_own
+from unet_ddp.plugins import is_own
 from unet_ddp.runs.writers import chosen_by, describe_time, read_rows, to_float
 from unet_ddp.settings import Kind, flag, names_of
 
@@ -149,8 +149,7 @@ def read_run(place: Path) -> Run:
         "time": describe_time(sum(seconds)),
         "parameters": f"{_count_parameters(model, model.architecture, source) / 1e6:.2f} M",
     }
-    settings = find("extras", "translate")(model.run["config"])
-    return Run(name, dice, list(accumulate(seconds)), scores, cells, settings)
+    return Run(name, dice, list(accumulate(seconds)), scores, cells, model.run["config"])
 
 
 def _count_parameters(model: SavedModel, architecture: Architecture, source: Path) -> int:

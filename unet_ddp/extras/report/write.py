@@ -159,7 +159,7 @@ def _facts(
         if epochs:
             epoch += f" of {epochs}"
         score = best["score"] if best["score"] >= 0 else math.nan
-        facts.append((f"validation {best.get('name', 'Dice')}", f"{show(score)} ({epoch})"))
+        facts.append((f"validation {best['name']}", f"{show(score)} ({epoch})"))
     if evaluation is not None:
         facts += headline(evaluation)[evaluation.tally is None :]
     if model is not None:
@@ -194,7 +194,7 @@ def write_samples(
     with write_errors(path), owning(path) as place, replacing(place) as temporary:
         draw_samples(samples, predictor.labels, temporary)
     found = model.run["best"]
-    what = f"validation {found.get('name', 'Dice')} {found['score']:.4f}"
+    what = f"validation {found['name']} {found['score']:.4f}"
     if found["score"] < 0:
         what = "the last: the validation images have nothing to score"
     return [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 
 from unet_ddp.checks.table import Table
@@ -12,7 +10,6 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Ids
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.errors import UserError
-from unet_ddp.extras.sampling.settings import SamplingSettings
 
 _CHUNK = 64  # bytes of bits that are counted together
 _STREAM = 1  # of random numbers: those of (seed, epoch, index) alone are the augmentation's
@@ -22,7 +19,7 @@ def plan_draw(
     config: DataConfig, table: Table, labels: Labels, pairs: Pairs, *, seed: int
 ) -> ClassDraw:
     """Return the draw that --balance asks for, of training pairs in a table."""
-    share = cast(SamplingSettings, config).balance / 100
+    share = config.balance / 100
     return ClassDraw(find_classes(table, labels, pairs), share=share, seed=seed)
 
 

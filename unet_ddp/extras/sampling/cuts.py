@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import cast
 
 import numpy as np
 
@@ -12,12 +11,11 @@ from unet_ddp.data.augmentation import Cut
 from unet_ddp.data.masks import Ids, Size
 from unet_ddp.data.readers.base import Pixels
 from unet_ddp.data.readers.resize import resize_area, resize_nearest
-from unet_ddp.extras.sampling.settings import SamplingSettings
 
 
 def plan_cuts(config: DataConfig) -> Cut:
     """Return the function that cuts samples as the settings say."""
-    return partial(cut_sample, cast(SamplingSettings, config).scale_jitter)
+    return partial(cut_sample, config.scale_jitter)
 
 
 def cut_sample(

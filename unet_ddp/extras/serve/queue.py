@@ -53,7 +53,7 @@ class PredictionQueue:
         self.predictor, self.folder, self.config, self._pool = predictor, folder, config, pool
         self.batch_size = config.batch_size or (8 if predictor.device.type == "cuda" else 1)
         self._waiting: deque[Waiting] = deque()
-        asked = replace(config, overwrite=True, polygons=str(folder / "polygons.json"))  # type: ignore[call-arg]  # joined
+        asked = replace(config, overwrite=True, polygons=str(folder / "polygons.json"))
         if predictor.labels.mask_output != "mask":  # it has a PNG for each class, but one TIFF
             asked = replace(asked, mask_format="tif")
         self._outputs = open_outputs(asked, predictor.labels, predictor.format)

@@ -34,7 +34,7 @@ class Facts:
 def find_facts(saved: SavedModel, source: Path, labels: Labels) -> Facts:
     """Return the facts in a checkpoint and next to it."""
     best = saved.run.get("best") or {}
-    dice = best.get("dice", best.get("score"))
+    dice = best.get("dice")
     own = {} if dice is None else {"validation_dice": float(dice)}
     scores = _find_scores(saved.run, source.parent / "metrics.csv") or own
     pairs = [(name, (scores.get(score_column("dice", name)), scores.get(score_column("iou", name)))) for name in labels.class_names]  # fmt: skip
@@ -66,7 +66,7 @@ def _find_scores(run: Content, path: Path) -> dict[str, float]:
             with suppress(ValueError):
                 scores[name] = float(text)
     scores = {name: score for name, score in scores.items() if math.isfinite(score)}
-    dice = best.get("dice", best["score"]) or 0.0
+    dice = best["dice"] or 0.0
     is_its = math.isclose(scores.get("validation_dice", -1.0), dice, rel_tol=1e-6)
     return scores if is_its else {}
 

@@ -1,1 +1,0 @@
-"""Flags and settings of earlier versions, understood in this version only."""
