@@ -386,7 +386,7 @@ def test_what_is_cached_in_storage_or_drawn_is_not_kept_in_memory(
     loaders = build_loaders(config, prepared(folder), image_format=COLOUR, world=World())
     assert isinstance(loaders.training.dataset.store, SampleCache)  # type: ignore[attr-defined]
     remote = make_dataset(folder)
-    remote.pairs = CloudPairs(remote.pairs)
+    remote.pairs = CloudPairs(replace(pair, image=Url("s3://bucket/a")) for pair in remote.pairs)
     drawn = make_dataset(folder)
     drawn.draw = lambda epoch, index: (index, None)  # type: ignore[assignment]
     for dataset in (remote, drawn):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from unet_ddp.data.csv_cells import read_rows
+from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.masks import Size
-from unet_ddp.data.names import copies_of, file_key, find_spelling, is_hidden, without_compound
+from unet_ddp.data.names import copies_of, file_key, find_spelling, without_compound
 from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, collect
 from unet_ddp.data.readers.microscopes import advise_export
-from unet_ddp.data.readers.read import can_read, list_suffixes
+from unet_ddp.data.readers.read import list_suffixes
 from unet_ddp.errors import UserError, count_of, shorten
 from unet_ddp.files import as_path, is_address
 from unet_ddp.plugins import find
@@ -165,33 +166,6 @@ def _match_names(
     return pairs, problems
 
 
-def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:
-    """Return the image files below `folder`, by the key of their relative path without suffix.
-
-    Those at an address add their `stamps`.
-    """
-    if is_address(folder):
-        remote: dict[str, list[str]] = find("extras", "remote_pairs").files_by_name(folder, stamps)
-        return remote
-    if not os.path.isdir(folder):  # pathlib's raises for names that none can have
-        reason = "is a file, not a folder" if os.path.exists(folder) else "not found"
-        raise UserError(f"{folder}: {reason}")
-    files: dict[str, list[str]] = defaultdict(list)
-    seen = {os.path.realpath(folder)}  # links may form a circle
-    for parent, folders, names in os.walk(folder, followlinks=True, onerror=_cannot_list):
-        visible = sorted(name for name in folders if not is_hidden(name))
-        targets = [os.path.realpath(os.path.join(parent, name)) for name in visible]
-        folders[:] = [n for n, real in zip(visible, targets, strict=True) if real not in seen]
-        seen.update(targets)
-        relative = os.path.relpath(parent, folder)
-        prefix = "" if relative == "." else relative.replace(os.sep, "/") + "/"
-        for name in sorted(names):  # text, not paths: a hundred thousand files take a second
-            stem, _, suffix = name.rpartition(".")
-            if stem and not is_hidden(name) and can_read(f".{suffix.lower()}"):
-                files[file_key(prefix + stem)].append(f"{parent}/{name}")
-    return files
-
-
 def _advise_on_others(folder: Path) -> str:
     """Return what can be read, and what to do with the files below a folder, none of which can."""
     names: list[str] = []
@@ -199,10 +173,6 @@ def _advise_on_others(folder: Path) -> str:
         for *_, inside in os.walk(folder):
             names += inside
     return f"({', '.join(list_suffixes())}); {advise_export(names, _OTHERS)}"
-
-
-def _cannot_list(error: OSError) -> None:
-    raise UserError(f"{error.filename}: {error.strerror or error}; make it readable")
 
 
 def detect_suffix(images: Collection[str], masks: Iterable[str], *, may_be_empty: bool) -> str:

@@ -16,6 +16,7 @@ from unet_ddp.data.masks import Flags
 from unet_ddp.data.readers.base import Header
 from unet_ddp.files import is_address
 from unet_ddp.plugins import find
+from unet_ddp.storage import Storage
 
 SIDES = (None, "training", "validation", "left out")
 
@@ -62,8 +63,6 @@ def find_stamp(path: Path) -> Stamp:
 class Pairs(Sequence[Pair]):
     """A set of pairs: here of files of this machine; extras bring other kinds."""
 
-    is_remote = False  # to read a file, it is fetched
-
     def __init__(self, pairs: Iterable[Pair] = ()) -> None:
         self._pairs = list(pairs)
 
@@ -76,6 +75,11 @@ class Pairs(Sequence[Pair]):
     def __getitem__(self, row: slice) -> Pairs: ...
     def __getitem__(self, row: int | slice) -> Pair | Pairs:
         return collect(self._pairs[row]) if isinstance(row, slice) else self._pairs[row]
+
+    @property
+    def storage(self) -> Storage | None:
+        """The storage from which files are fetched to read them; None for files of this machine."""
+        return None
 
     @property
     def scanned(self) -> Any:

@@ -52,6 +52,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "tif": "unet_ddp.extras.geo.reader:MapFile",
         "tiff": "unet_ddp.extras.geo.reader:MapFile",
     },
+    # by the scheme of an address, when one is first met: a subclass of Storage; "": files in archives of this machine
+    "storage": {
+        **dict.fromkeys(
+            ("s3", "gs", "az", "http", "https", ""), "unet_ddp.extras.cloud.storage:ObjectStorage"
+        ),
+    },
     # when the configurations are defined: a class, whose fields join those of its `place`
     "settings": {
         "objects": "unet_ddp.extras.objects.settings:ObjectSettings",
@@ -162,23 +168,6 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "plan_cuts": "unet_ddp.extras.sampling.cuts:plan_cuts",
         # loaders are built, with --cache: (TrainConfig, Labels, ImageFormat, World) -> SampleStore
         "open_cache": "unet_ddp.extras.cache.samples:open_cache",
-        # -- what is at s3://, gs://, az:// or http://
-        # files.as_path: (text) -> Path
-        "open_address": "unet_ddp.extras.cloud.remote:open_address",
-        # files.replacing: (path) -> context of a temporary file, which is put there
-        "replace_address": "unet_ddp.extras.cloud.remote:replacing_object",
-        # files.check_writable: (folder, flag)
-        "check_address": "unet_ddp.extras.cloud.objects:check_answers",
-        # before images are predicted: (paths that are needed next)
-        "fetch_ahead": "unet_ddp.extras.cloud.objects:fetch_ahead",
-        # TrainConfig.folder: (address) -> the run's folder on this machine
-        "run_folder": "unet_ddp.extras.cloud.remote:working_folder",
-        # RunFolder: (TrainConfig, log) -> Mirror
-        "mirror": "unet_ddp.extras.cloud.mirror:CloudMirror",
-        # `report`: (address) -> context of a copy of the run
-        "run_copy": "unet_ddp.extras.cloud.report:local_run",
-        # loaders: (data set, sampler, batch_size=, workers=) -> arguments of DataLoader
-        "how_to_read": "unet_ddp.extras.cloud.reading:how_to_read",
         # -- weights from elsewhere
         # --load, --encoder-weights: (TrainConfig) -> with `describe`, `fit`; None if they are to be downloaded
         "given_weights": "unet_ddp.extras.transfer.fit:read_weights",

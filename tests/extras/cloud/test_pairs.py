@@ -14,6 +14,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, find_stamp, put, read
 from unet_ddp.extras.cloud.pairs import CloudPairs
 from unet_ddp.files import as_path
+from unet_ddp.storage import storage_of
 
 
 def test_only_objects_in_storage_have_stamps_from_the_start() -> None:
@@ -22,7 +23,7 @@ def test_only_objects_in_storage_have_stamps_from_the_start() -> None:
     remote = Pair("b", Url("s3://bucket/b.png"), Path("b_mask.png"), stamps=((5, 7), None))
     both, one = collect([local, remote]), collect([local])
     assert type(both) is CloudPairs and type(one) is Pairs
-    assert (both.is_remote, one.is_remote) == (True, False)
+    assert both.storage is storage_of("s3://bucket") and one.storage is None
     assert [both.to_read(row).stamps for row in (0, 1)] == [(None, None), ((5, 7), None)]
     one.share()
     assert one.to_read(0).stamps == (None, None)

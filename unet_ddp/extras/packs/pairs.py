@@ -33,6 +33,7 @@ from unet_ddp.files import (
     refuse_special,
     replacing,
 )
+from unet_ddp.storage import Storage, storage_of
 
 _ROWS = 1 << 16  # whose names are in memory at a time
 
@@ -111,7 +112,6 @@ class PackedPairs(CloudPairs):
 
     def __init__(self, pack: Pack, rows: NDArray[np.uint32]) -> None:
         self.pack, self.rows = pack, rows
-        self.is_remote = is_address(pack.folder)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -124,6 +124,11 @@ class PackedPairs(CloudPairs):
         if isinstance(index, slice):
             return PackedPairs(self.pack, self.rows[index])
         return self.pack.pair(int(self.rows[index]))
+
+    @property
+    def storage(self) -> Storage | None:
+        """The storage of the pack's address; None of a folder of this machine."""
+        return storage_of(self.pack.folder) if is_address(self.pack.folder) else None
 
     @property
     def class_names(self) -> tuple[str, ...]:
