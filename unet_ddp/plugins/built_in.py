@@ -22,11 +22,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "serve": "unet_ddp.extras.serve.command:main",
         "demo-data": "unet_ddp.extras.demo_set.command:main",
     },
-    # by the kind of masks, when a checkpoint is read: a subclass of Labels, made of its plain values
+    # by `Labels.kind`, as a checkpoint has it: a subclass of Labels, made of its plain values
     "labels": {
         "classes": "unet_ddp.data.labels:Labels",
-        "objects": "unet_ddp.extras.objects.labels:ObjectLabels",
-        "overlap": "unet_ddp.extras.overlap.labels:OverlapLabels",
+        "numbered objects": "unet_ddp.extras.objects.labels:ObjectLabels",
+        "overlapping classes": "unet_ddp.extras.overlap.labels:OverlapLabels",
     },
     # by `Labels.activation`, when something is predicted: (Labels) -> Activation of prediction/activation.py
     "activations": {
