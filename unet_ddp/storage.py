@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,21 @@ def open_address(text: str) -> Path:
         text = str(Path(text[7:]))  # without //: what follows is no address
     is_here = not _SCHEME.match(text) and ".tar#" not in text
     return Path(text) if is_here else storage_of(text).open(text)
+
+
+@contextmanager
+def local_file(path: Path) -> Iterator[Path]:
+    """Yield a file of this machine with the content of `path`: a copy of an object, removed after it.
+
+    Raises:
+        UserError: the object can't be read; what the block raises, naming the object.
+    """
+    source = open_address(str(path))  # a path of its own: the copy goes with it
+    copy = Path(os.fspath(source))
+    try:
+        yield copy
+    except UserError as error:
+        raise type(error)(str(error).replace(str(copy), str(path))) from None
 
 
 def storage_of(address: Path | str) -> Storage:

@@ -13,14 +13,16 @@ from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.masks import Size
 from unet_ddp.data.names import copies_of, file_key, find_spelling, without_compound
-from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, collect
+from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Places, Stamp, collect, list_kinds
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import list_suffixes
 from unet_ddp.errors import UserError, count_of, shorten
 from unet_ddp.files import as_path, is_address
-from unet_ddp.plugins import find
 
 Result = TypeVar("Result")
+Files = dict[str, list[str]]  # by the key of their relative path without suffix
+Merge = Callable[[Path, Files, Files, dict[str, Stamp], str | None], Files]
+"""Function of the masks' folder, the images, the masks, stamps and suffix: returns the masks by name."""
 
 _SIDES = {
     "train": "training", "training": "training",
@@ -74,19 +76,31 @@ def mask_size_message(mask: Path, mask_size: Size, image_size: Size) -> str:
 
 
 def find_pairs(
-    images: Path,
-    masks: Path,
+    images: Path | None = None,
+    masks: Path | None = None,
     report: Report | None = None,
     *,
+    listed: Path | None = None,
     suffix: str | None = None,
     planes: bool = False,
 ) -> Pairs:
-    """Return every image in `images` with the mask of its name in `masks`, sorted by name.
+    """Return the pairs of two folders, a pack (`images` alone) or a list, sorted by name; see `Places`.
+
+    The first kind of data set that claims the places finds the pairs; other images are problems.
+    """
+    places = Places(images, masks, listed, suffix, planes)
+    kind = next(kind for kind in list_kinds() if kind.claims(places))
+    return kind.find(places, report or Report())
+
+
+def match_folders(places: Places, report: Report, merge: Merge | None = None) -> Pairs:
+    """Return every image in a folder with the mask of its name in another.
 
     Sub-folders are searched; hidden files and files of other types are skipped. Both may be the
-    same folder if the masks' names have a `suffix`, detected if None. With `planes`, the masks may be in a
-    folder for each class. Other images are problems.
+    same folder if the masks' names have a suffix. `merge` may replace the masks that were found.
     """
+    images, masks, suffix = places.images, places.masks, places.suffix
+    assert images is not None and masks is not None  # `Folders` claims these
     stamps: dict[str, Stamp] = {}
     found_images = files_by_name(images, stamps)
     found_masks = files_by_name(masks, stamps)
@@ -94,9 +108,8 @@ def find_pairs(
         raise UserError(f"{images}: contains no images {_advise_on_others(images)}")
     if not found_masks:
         raise UserError(f"{masks}: contains no masks {_advise_on_others(masks)}")
-    if planes:
-        merge = find("extras", "merge_class_masks")
-        found_masks = merge(images, masks, found_images, found_masks, stamps, suffix)
+    if merge is not None:
+        found_masks = merge(masks, found_images, found_masks, stamps, suffix)
     one_folder = images.resolve() == masks.resolve()
     if suffix is None:
         suffix = detect_suffix(found_images, found_masks, may_be_empty=not one_folder)
@@ -105,7 +118,6 @@ def find_pairs(
         for name in found_masks:
             del found_images[name]
     pairs, problems = _match_names(found_images, found_masks, stamps, folder=masks, suffix=suffix)
-    report = report or Report()
     report.add_problems(problems)
     if found_masks:
         first = found_masks[min(found_masks)][0]

@@ -52,6 +52,14 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "tif": "unet_ddp.extras.geo.reader:MapFile",
         "tiff": "unet_ddp.extras.geo.reader:MapFile",
     },
+    # in turn, when a data set is to be found: a subclass of PairKind
+    "pairs": {
+        "pack": "unet_ddp.extras.packs.pack_kind:PackKind",
+        "list": "unet_ddp.data.pair_kinds:PairList",
+        "addresses": "unet_ddp.data.pair_kinds:RemoteFolders",
+        "class_folders": "unet_ddp.extras.overlap.class_folder_kind:ClassFolders",
+        "folders": "unet_ddp.data.pair_kinds:Folders",
+    },
     # by the scheme of an address, when one is first met: a subclass of Storage; "": files in archives of this machine
     "storage": {
         **dict.fromkeys(
@@ -143,15 +151,6 @@ BUILT_IN: dict[str, dict[str, str]] = {
         # a recipe has a key that is no setting: (key) -> the key if it was one, otherwise nothing
         "earlier_name": "unet_ddp.extras.earlier.spellings:earlier_name",
         # -- the data
-        # tar shards: (their folder) -> Pairs
-        "open_pack": "unet_ddp.extras.packs.pairs:open_pack",
-        # any file at an address: (pairs) -> Pairs
-        "remote_pairs": "unet_ddp.extras.cloud.pairs:CloudPairs",
-        # any mask in a folder for each class: (pairs) -> Pairs
-        "class_folder_pairs": "unet_ddp.extras.overlap.folders:ClassFolderPairs",
-        # masks are listed, where these may be: (folders of images and masks, files of both by name, stamps, suffix)
-        # -> masks by name
-        "merge_class_masks": "unet_ddp.extras.overlap.folders:merge_class_masks",
         # the masks' values are known, and not yet their labels: (DataConfig, Table, MaskValues, Report) -> problems
         "check_planes": "unet_ddp.extras.overlap.checks:check_planes",
         # no data at all: (folder) -> the folder, with the demo set

@@ -18,7 +18,6 @@ from unet_ddp.extras.cloud.clients import NotFoundError
 from unet_ddp.extras.cloud.objects import find_stamp, list_objects, put, read_chunks
 from unet_ddp.extras.cloud.pointer import find_newest
 from unet_ddp.files import (
-    as_path,
     cache_folder,
     make_temporary,
     remove_temporary,
@@ -80,21 +79,6 @@ class Url(type(Path())):  # type: ignore[misc]  # PosixPath, or Windows' own
     def iterdir(self) -> Iterator[Url]:
         """Yield the objects in a folder, in the order of their names."""
         return (self / name for name, _, _ in list_objects(self, is_deep=False))
-
-
-@contextmanager
-def local_file(path: Path) -> Iterator[Path]:
-    """Yield a file of this machine with the content of `path`: a copy of an object, removed after it.
-
-    Raises:
-        UserError: the object can't be read; what the block raises, naming the object.
-    """
-    source = as_path(str(path))  # a path of its own: the copy goes with it
-    copy = Path(os.fspath(source))
-    try:
-        yield copy
-    except UserError as error:
-        raise type(error)(str(error).replace(str(copy), str(path))) from None
 
 
 @contextmanager

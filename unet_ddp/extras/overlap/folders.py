@@ -20,7 +20,7 @@ from unet_ddp.data.readers.bands import IGNORED_CODE, MOST_PLANES, join_planes
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, join_some
-from unet_ddp.files import is_address, temporary_folder, write_errors
+from unet_ddp.files import temporary_folder, write_errors
 from unet_ddp.prediction.outputs.png import write_png
 
 _SHOWN = 6  # values in a message
@@ -85,7 +85,6 @@ def _stamped(pair: Pair) -> Pair:
 
 
 def merge_class_masks(
-    images: Path,
     masks: Path,
     found_images: Mapping[str, list[str]],
     found_masks: dict[str, list[str]],
@@ -96,8 +95,6 @@ def merge_class_masks(
 
     They are returned as they are if an image has a mask of its name, or if fewer than two folders have masks.
     """
-    if any(map(is_address, (images, masks))) or images.resolve().is_relative_to(masks.resolve()):
-        return found_masks
     merged: dict[str, dict[str, list[str]]] = {}  # files by name and folder
     for path, files in found_masks.items():
         folder, slash, name = path.partition("/")

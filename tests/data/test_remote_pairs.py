@@ -10,9 +10,9 @@ from tests.data.test_pairs import touch
 from tests.object_store import put_folder
 from unet_ddp.data.matching import Report, find_pairs, read_list
 from unet_ddp.data.pairs import Pair, Pairs, collect
+from unet_ddp.data.remote_pairs import RemotePairs
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, find_stamp, put, read
-from unet_ddp.extras.cloud.pairs import CloudPairs
 from unet_ddp.files import as_path
 from unet_ddp.storage import storage_of
 
@@ -22,7 +22,7 @@ def test_only_objects_in_storage_have_stamps_from_the_start() -> None:
     local = Pair("a", Path("a.png"), Path("a_mask.png"))
     remote = Pair("b", Url("s3://bucket/b.png"), Path("b_mask.png"), stamps=((5, 7), None))
     both, one = collect([local, remote]), collect([local])
-    assert type(both) is CloudPairs and type(one) is Pairs
+    assert type(both) is RemotePairs and type(one) is Pairs
     assert both.storage is storage_of("s3://bucket") and one.storage is None
     assert [both.to_read(row).stamps for row in (0, 1)] == [(None, None), ((5, 7), None)]
     one.share()

@@ -1,4 +1,4 @@
-"""Pairs of which images or masks are objects in storage."""
+"""Pairs of which images or masks are objects in storage, of any scheme."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from tqdm import tqdm
 
 from unet_ddp.data.pairs import Pair, Pairs, Stamp
 from unet_ddp.errors import UnreachableError, UserError, hides_bars
-from unet_ddp.extras.cloud import local_file
 from unet_ddp.files import is_address
-from unet_ddp.storage import Storage, fetch_ahead, storage_of
+from unet_ddp.storage import Storage, fetch_ahead, local_file, storage_of
 
 _AT_ONCE = 32  # objects that are looked for
 
 
-class CloudPairs(Pairs):
+class RemotePairs(Pairs):
     """Pairs with objects in storage, perhaps among files of this machine."""
 
     @property
@@ -41,7 +40,7 @@ class CloudPairs(Pairs):
             problems += [str(error) for error in (image, mask) if isinstance(error, UserError)]
             if not isinstance(image, UserError) and not isinstance(mask, UserError):
                 kept.append(replace(pair, stamps=(image, mask)))
-        return CloudPairs(kept)
+        return RemotePairs(kept)
 
     def share(self) -> None:
         """Do nothing: a client's threads do not survive a fork, so that no process shares memory."""
