@@ -24,6 +24,7 @@ def test_only_objects_in_storage_have_stamps_from_the_start() -> None:
     both, one = collect([local, remote]), collect([local])
     assert type(both) is RemotePairs and type(one) is Pairs
     assert both.storage is storage_of("s3://bucket") and one.storage is None
+    assert RemotePairs([local]).storage is None  # objects were named, and are not there
     assert [both.to_read(row).stamps for row in (0, 1)] == [(None, None), ((5, 7), None)]
     one.share()
     assert one.to_read(0).stamps == (None, None)

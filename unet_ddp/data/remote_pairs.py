@@ -23,9 +23,9 @@ class RemotePairs(Pairs):
 
     @property
     def storage(self) -> Storage | None:
-        """The storage of the first address."""
+        """The storage of the first address; None if `find` has found no object."""
         files = (file for pair in self for file in (pair.image, pair.mask))
-        return storage_of(next(filter(is_address, files)))
+        return next(map(storage_of, filter(is_address, files)), None)
 
     def find(self, problems: list[str]) -> Pairs:
         """Return those whose files are there, with the stamps of objects; the others are problems."""
