@@ -14,6 +14,7 @@ from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
+from unet_ddp.extras.overlap.labels import OverlapLabels
 
 LABELS = [
     Labels((0, 255)),
@@ -25,6 +26,9 @@ LABELS = [
     Labels((0, 1), palette=((0, 0, 0), (255, 0, 0)), names=("ground", "car")),
     Labels((0, 200), palette=((9, 9, 9), *[(0, 0, 0)] * 199, (7, 8, 9)), threshold=5),
 ]
+
+
+OBJECTS = ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5), ignore=99)
 
 
 @pytest.mark.parametrize("labels", LABELS, ids=str)
@@ -46,6 +50,23 @@ def test_a_checkpoint_keeps_a_threshold_of_32_bits() -> None:
 def test_labels_of_older_checkpoints_are_read() -> None:
     plain = {"values": [0, 255], "rgb": False, "ignore": None}
     assert Labels.from_dict(plain) == Labels((0, 255))
+
+
+@pytest.mark.parametrize("kind", ["objects", "json:JSONDecoder", ["classes"], None])
+def test_labels_of_a_kind_that_the_package_has_not_are_refused_and_start_no_code(
+    kind: object,
+) -> None:
+    expected = r"^kind: .*; expected one of classes, numbered objects, overlapping classes$"
+    with pytest.raises(UserError, match=expected):
+        Labels.from_dict({**Labels((0, 255)).to_dict(), "kind": kind})
+
+
+@pytest.mark.parametrize("labels", [OBJECTS, OverlapLabels.of(3, None, rgb=False, ignore=None)])
+def test_the_kind_of_labels_is_saved_and_not_guessed_from_their_fields(labels: Labels) -> None:
+    plain = labels.to_dict()
+    assert Labels.from_dict(plain) == labels
+    with pytest.raises(UserError, match=r"^'(separation|thresholds)': unknown$"):
+        Labels.from_dict({k: v for k, v in plain.items() if k not in ("kind", "smoothing", "void")})
 
 
 @pytest.mark.parametrize("labels", LABELS[:7], ids=str)
@@ -151,8 +172,6 @@ def test_a_colour_is_as_bright_as_its_brightest_channel() -> None:
 
 
 # -- objects ---------------------------------------------------------------------------------
-
-OBJECTS = ObjectLabels((0, 1, 2), names=CLASS_NAMES, separation=(0.5, 0.5), ignore=99)
 
 
 def test_numbers_become_background_body_and_border(tmp_path: Path) -> None:

@@ -41,13 +41,13 @@ from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.memory import SampleMemory
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import ImageFormat
+from unet_ddp.data.remote_pairs import RemotePairs
 from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.extras.cache.samples import SampleCache
 from unet_ddp.extras.cloud import Url, delete
-from unet_ddp.extras.cloud.pairs import CloudPairs
 from unet_ddp.extras.sampling.balance import ClassDraw
 
 COLOUR, LABELS = ImageFormat(3), Labels((0, 255))
@@ -386,7 +386,7 @@ def test_what_is_cached_in_storage_or_drawn_is_not_kept_in_memory(
     loaders = build_loaders(config, prepared(folder), image_format=COLOUR, world=World())
     assert isinstance(loaders.training.dataset.store, SampleCache)  # type: ignore[attr-defined]
     remote = make_dataset(folder)
-    remote.pairs = CloudPairs(remote.pairs)
+    remote.pairs = RemotePairs(replace(pair, image=Url("s3://bucket/a")) for pair in remote.pairs)
     drawn = make_dataset(folder)
     drawn.draw = lambda epoch, index: (index, None)  # type: ignore[assignment]
     for dataset in (remote, drawn):

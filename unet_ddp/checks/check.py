@@ -32,7 +32,7 @@ from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.groups import group_names
 from unet_ddp.data.label_rules import MaskValues, choose_labels, warn_soft_edges
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.matching import Report, find_pairs, read_list
+from unet_ddp.data.matching import Report, find_pairs
 from unet_ddp.data.pairs import Pairs, collect
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import can_read, find_readers
@@ -160,38 +160,34 @@ def _scan(
 
 def _find_sides(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None]:
     """Return the pairs, and the validation folder's pairs if there is one."""
-    if config.images is not None and config.masks is None:
-        folder = as_path(config.images)
-        open_pack = find("extras", "open_pack")
-        return report.attempt(lambda: open_pack(folder).divide(config)) or (Pairs(), None)
-    training = report.attempt(lambda: _find_pairs(config, report)) or Pairs()
+    found = report.attempt(lambda: _find_pairs(config, report).divide(config))
+    training, validation = found or (Pairs(), None)
     if config.val_images is None or config.val_masks is None:
-        return training, None
+        return training, validation
     images = as_path(config.val_images)
     masks = as_path(config.val_masks)
     planes = _find_planes(config)
     find_validation = partial(find_pairs, images, masks, report, suffix=config.mask_suffix)
-    found = report.attempt(partial(find_validation, planes=planes)) or ()
-    return training, collect(replace(pair, name=f"validation/{pair.name}") for pair in found)
+    pairs = report.attempt(partial(find_validation, planes=planes)) or ()
+    return training, collect(replace(pair, name=f"validation/{pair.name}") for pair in pairs)
 
 
 def _find_pairs(config: DataConfig, report: Report) -> Pairs:
-    """Return the pairs of the list or the folders; the demo set's if none are given or in place."""
-    if config.pairs_file is not None:
-        return read_list(as_path(config.pairs_file), report)
-    images = HOME / "imgs"
-    masks = HOME / "masks"
-    if config.images is not None and config.masks is not None:
-        images = as_path(config.images)
-        masks = as_path(config.masks)
-    elif not (_contains_images(images) or _contains_images(masks)):
-        demo = find("extras", "write_demo")(HOME / "demo")
-        report.notes.append(
-            f"no data: {images} and {masks} are empty; using the demo set in {demo}"
-        )
-        images = demo / "imgs"
-        masks = demo / "masks"
-    return find_pairs(images, masks, report, suffix=config.mask_suffix, planes=_find_planes(config))
+    """Return all pairs; the demo set's if no places are given and the usual ones are empty."""
+    given = (config.images, config.masks, config.pairs_file)
+    images, masks, listed = (None if text is None else as_path(text) for text in given)
+    if images is None and listed is None:
+        images = HOME / "imgs"
+        masks = HOME / "masks"
+        if not (_contains_images(images) or _contains_images(masks)):
+            demo = find("extras", "write_demo")(HOME / "demo")
+            report.notes.append(
+                f"no data: {images} and {masks} are empty; using the demo set in {demo}"
+            )
+            images = demo / "imgs"
+            masks = demo / "masks"
+    suffix, planes = config.mask_suffix, _find_planes(config)
+    return find_pairs(images, masks, report, listed=listed, suffix=suffix, planes=planes)
 
 
 def _find_planes(config: DataConfig) -> bool:

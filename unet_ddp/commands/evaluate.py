@@ -183,11 +183,9 @@ def find_job(config: EvaluateConfig) -> Job:
     if config.images is None:
         data = rebuild(model.run, source, labels)
         pairs, groups = data.split.validation, data.groups
-    elif config.masks is None:
-        pairs = find("extras", "open_pack")(as_path(config.images))
     else:
-        folders = as_path(config.images), as_path(config.masks)
-        pairs = find_pairs(*folders, planes=labels.reads_planes)
+        masks = None if config.masks is None else as_path(config.masks)
+        pairs = find_pairs(as_path(config.images), masks, planes=labels.reads_planes)
     labels.check_pairs(pairs, config.images or f"{source}: the data of its run")
     threshold = config.threshold or model.threshold
     return Job(model, source, pairs, groups, config.images, threshold, output)

@@ -7,14 +7,14 @@ of installed packages join a group.
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from unet_ddp.config.data import DataConfig
 from unet_ddp.config.run import LaunchConfig, RunConfig
 from unet_ddp.config.training import LOSSES, PIXEL_TERMS, NetworkConfig, OptimizationConfig
 from unet_ddp.files import as_path, is_address
-from unet_ddp.plugins import find
 from unet_ddp.settings import NAMES, Kind, Plain, names_of, settings_of, values_of
+from unet_ddp.storage import storage_of
 
 __all__ = [
     "LOSSES", "PIXEL_TERMS", "DataConfig", "LaunchConfig", "NetworkConfig", "OptimizationConfig", "RunConfig",
@@ -53,7 +53,7 @@ class TrainConfig:
     def folder(self) -> Path:
         """The run folder on this machine; of an address one in the user's cache."""
         if is_address(self.address):
-            return cast(Path, find("extras", "run_folder")(self.address))
+            return storage_of(self.address).run_folder(self.address)
         return self.address
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,8 +25,9 @@ from unet_ddp.data.masks import (
 )
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import Codes
-from unet_ddp.errors import UserError, from_plain, join_some
+from unet_ddp.errors import UserError, from_plain, join_some, shorten
 from unet_ddp.plugins import find
+from unet_ddp.plugins.built_in import BUILT_IN
 
 _SHOWN = 16  # classes in a line
 
@@ -52,6 +53,7 @@ class Labels(ClassValues):
     """
 
     kind: ClassVar[str] = "classes"
+    """Its name in the point "labels", in checkpoints and in messages."""
     defaults: ClassVar[dict[str, Any]] = {}
     """Settings of the loss that are None by default, and not for these labels."""
     layer_opacity: ClassVar[int] = 50
@@ -253,6 +255,7 @@ class Labels(ClassValues):
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
         return asdict(self) | {
+            "kind": self.kind,
             "values": list(self.values),
             "palette": [list(colour) for colour in self.palette] if self.palette else None,
             "names": list(self.names) if self.names else None,
@@ -260,14 +263,17 @@ class Labels(ClassValues):
 
     @classmethod
     def from_dict(cls, plain: Any) -> Labels:
-        """Return the labels that `to_dict` gave, of their kind, checked."""
-        kind = "classes"
-        if isinstance(plain, Mapping):
-            plain = {**plain}
-            if plain.get("separation", ...) is None:  # as version 0.1 writes classes
-                del plain["separation"]
-            if "separation" in plain:
-                kind = "objects"
-            elif "thresholds" in plain:
-                kind = "overlap"
-        return cast(Labels, from_plain(find("labels", kind), plain))
+        """Return the labels that `to_dict` gave, of their kind, checked.
+
+        A file starts no code: its kind is one of the package's.
+        """
+        if not isinstance(plain, Mapping):
+            raise UserError(f"{shorten(plain)}; expected fields by name")
+        values = {"kind": "classes", **plain}  # version 0.1 wrote no kind
+        kind = values.pop("kind")
+        if kind not in [*BUILT_IN["labels"]]:
+            raise UserError(
+                f"kind: {shorten(kind)}; expected one of {', '.join(BUILT_IN['labels'])}"
+            )
+        labels: type[Labels] = find("labels", kind)
+        return from_plain(labels, values)

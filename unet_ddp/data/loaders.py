@@ -133,9 +133,10 @@ def how_to_read(
         "worker_init_fn": partial(start_worker, readers=own_readers()),
         "generator": torch.Generator(),  # or it would draw on torch's global one
     }
-    if dataset.pairs.is_remote:
-        read = find("extras", "how_to_read")
-        return {**options, **read(dataset, sampler, batch_size=batch_size, workers=workers)}
+    storage = dataset.pairs.storage
+    if storage is not None:
+        how = storage.read_ahead(dataset, sampler, batch_size=batch_size, workers=workers)
+        return {**options, **how}
     return {
         **options,
         "dataset": dataset,
@@ -212,7 +213,8 @@ def keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: Worl
     image_format = datasets[0].image_format
     kept = []
     for dataset in datasets:
-        is_plain = dataset.store is None and dataset.draw is None and not dataset.pairs.is_remote
+        is_here = dataset.pairs.storage is None
+        is_plain = is_here and dataset.store is None and dataset.draw is None
         if is_plain and len(dataset):
             kept.append(dataset)
     how: dict[str, Any] = {"pixels": pixels, "num_ids": datasets[0].labels.num_ids}

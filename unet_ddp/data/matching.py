@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from unet_ddp.data.csv_cells import read_rows
+from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.masks import Size
-from unet_ddp.data.names import copies_of, file_key, find_spelling, is_hidden, without_compound
-from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, collect
+from unet_ddp.data.names import copies_of, file_key, find_spelling, without_compound
+from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Places, Stamp, collect, list_kinds
 from unet_ddp.data.readers.microscopes import advise_export
-from unet_ddp.data.readers.read import can_read, list_suffixes
+from unet_ddp.data.readers.read import list_suffixes
 from unet_ddp.errors import UserError, count_of, shorten
 from unet_ddp.files import as_path, is_address
-from unet_ddp.plugins import find
 
 Result = TypeVar("Result")
+Files = dict[str, list[str]]  # by the key of their relative path without suffix
+Merge = Callable[[Path, Files, Files, dict[str, Stamp], str | None], Files]
+"""Function of the masks' folder, the images, the masks, stamps and suffix: returns the masks by name."""
 
 _SIDES = {
     "train": "training", "training": "training",
@@ -73,19 +76,31 @@ def mask_size_message(mask: Path, mask_size: Size, image_size: Size) -> str:
 
 
 def find_pairs(
-    images: Path,
-    masks: Path,
+    images: Path | None = None,
+    masks: Path | None = None,
     report: Report | None = None,
     *,
+    listed: Path | None = None,
     suffix: str | None = None,
     planes: bool = False,
 ) -> Pairs:
-    """Return every image in `images` with the mask of its name in `masks`, sorted by name.
+    """Return the pairs of two folders, a pack (`images` alone) or a list, sorted by name; see `Places`.
+
+    The first kind of data set that claims the places finds the pairs; other images are problems.
+    """
+    places = Places(images, masks, listed, suffix, planes)
+    kind = next(kind for kind in list_kinds() if kind.claims(places))
+    return kind.find(places, report or Report())
+
+
+def match_folders(places: Places, report: Report, merge: Merge | None = None) -> Pairs:
+    """Return every image in a folder with the mask of its name in another.
 
     Sub-folders are searched; hidden files and files of other types are skipped. Both may be the
-    same folder if the masks' names have a `suffix`, detected if None. With `planes`, the masks may be in a
-    folder for each class. Other images are problems.
+    same folder if the masks' names have a suffix. `merge` may replace the masks that were found.
     """
+    images, masks, suffix = places.images, places.masks, places.suffix
+    assert images is not None and masks is not None  # `Folders` claims these
     stamps: dict[str, Stamp] = {}
     found_images = files_by_name(images, stamps)
     found_masks = files_by_name(masks, stamps)
@@ -93,9 +108,8 @@ def find_pairs(
         raise UserError(f"{images}: contains no images {_advise_on_others(images)}")
     if not found_masks:
         raise UserError(f"{masks}: contains no masks {_advise_on_others(masks)}")
-    if planes:
-        merge = find("extras", "merge_class_masks")
-        found_masks = merge(images, masks, found_images, found_masks, stamps, suffix)
+    if merge is not None:
+        found_masks = merge(masks, found_images, found_masks, stamps, suffix)
     one_folder = images.resolve() == masks.resolve()
     if suffix is None:
         suffix = detect_suffix(found_images, found_masks, may_be_empty=not one_folder)
@@ -104,7 +118,6 @@ def find_pairs(
         for name in found_masks:
             del found_images[name]
     pairs, problems = _match_names(found_images, found_masks, stamps, folder=masks, suffix=suffix)
-    report = report or Report()
     report.add_problems(problems)
     if found_masks:
         first = found_masks[min(found_masks)][0]
@@ -165,33 +178,6 @@ def _match_names(
     return pairs, problems
 
 
-def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:
-    """Return the image files below `folder`, by the key of their relative path without suffix.
-
-    Those at an address add their `stamps`.
-    """
-    if is_address(folder):
-        remote: dict[str, list[str]] = find("extras", "remote_pairs").files_by_name(folder, stamps)
-        return remote
-    if not os.path.isdir(folder):  # pathlib's raises for names that none can have
-        reason = "is a file, not a folder" if os.path.exists(folder) else "not found"
-        raise UserError(f"{folder}: {reason}")
-    files: dict[str, list[str]] = defaultdict(list)
-    seen = {os.path.realpath(folder)}  # links may form a circle
-    for parent, folders, names in os.walk(folder, followlinks=True, onerror=_cannot_list):
-        visible = sorted(name for name in folders if not is_hidden(name))
-        targets = [os.path.realpath(os.path.join(parent, name)) for name in visible]
-        folders[:] = [n for n, real in zip(visible, targets, strict=True) if real not in seen]
-        seen.update(targets)
-        relative = os.path.relpath(parent, folder)
-        prefix = "" if relative == "." else relative.replace(os.sep, "/") + "/"
-        for name in sorted(names):  # text, not paths: a hundred thousand files take a second
-            stem, _, suffix = name.rpartition(".")
-            if stem and not is_hidden(name) and can_read(f".{suffix.lower()}"):
-                files[file_key(prefix + stem)].append(f"{parent}/{name}")
-    return files
-
-
 def _advise_on_others(folder: Path) -> str:
     """Return what can be read, and what to do with the files below a folder, none of which can."""
     names: list[str] = []
@@ -199,10 +185,6 @@ def _advise_on_others(folder: Path) -> str:
         for *_, inside in os.walk(folder):
             names += inside
     return f"({', '.join(list_suffixes())}); {advise_export(names, _OTHERS)}"
-
-
-def _cannot_list(error: OSError) -> None:
-    raise UserError(f"{error.filename}: {error.strerror or error}; make it readable")
 
 
 def detect_suffix(images: Collection[str], masks: Iterable[str], *, may_be_empty: bool) -> str:

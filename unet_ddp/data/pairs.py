@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.masks import Flags
 from unet_ddp.data.readers.base import Header
-from unet_ddp.files import is_address
-from unet_ddp.plugins import find
+from unet_ddp.plugins import find, is_built_in, list_names
+from unet_ddp.storage import Storage
+
+if TYPE_CHECKING:
+    from unet_ddp.config import DataConfig
+    from unet_ddp.data.matching import Report
 
 SIDES = (None, "training", "validation", "left out")
 
@@ -62,8 +68,6 @@ def find_stamp(path: Path) -> Stamp:
 class Pairs(Sequence[Pair]):
     """A set of pairs: here of files of this machine; extras bring other kinds."""
 
-    is_remote = False  # to read a file, it is fetched
-
     def __init__(self, pairs: Iterable[Pair] = ()) -> None:
         self._pairs = list(pairs)
 
@@ -76,6 +80,11 @@ class Pairs(Sequence[Pair]):
     def __getitem__(self, row: slice) -> Pairs: ...
     def __getitem__(self, row: int | slice) -> Pair | Pairs:
         return collect(self._pairs[row]) if isinstance(row, slice) else self._pairs[row]
+
+    @property
+    def storage(self) -> Storage | None:
+        """The storage from which files are fetched to read them; None for files of this machine."""
+        return None
 
     @property
     def scanned(self) -> Any:
@@ -116,6 +125,14 @@ class Pairs(Sequence[Pair]):
         """Return those whose files are there, with stamps; the others, of addresses, are problems."""
         return self
 
+    def divide(self, config: DataConfig) -> tuple[Pairs, Pairs | None]:
+        """Return the pairs to train on, and the pairs of a validation folder that they were made with.
+
+        Raises:
+            UserError: the settings are not those that they were made with.
+        """
+        return self, None
+
     def check_content(self) -> None:
         """Raise a UserError if content that no scan reads is corrupt."""
 
@@ -151,13 +168,41 @@ class Pairs(Sequence[Pair]):
         """Begin to fetch files that are needed next, and drop the files of an earlier call."""
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where a command was told to find pairs: two folders, a pack, or a list."""
+
+    images: Path | None = None
+    masks: Path | None = None
+    listed: Path | None = None
+    suffix: str | None = None  # that masks' names add to their images'; None: to be detected
+    planes: bool = False  # masks may be in a folder for each class
+
+
+class PairKind(ABC):
+    """A kind of data set, found at its places. All kinds are asked: their modules import little."""
+
+    @abstractmethod
+    def claims(self, places: Places) -> bool:
+        """Return whether these are places of this kind, as far as names and folders say."""
+
+    @abstractmethod
+    def find(self, places: Places, report: Report) -> Pairs:
+        """Return all pairs there; images without masks are problems in the report."""
+
+    def collect(self, pairs: Sequence[Pair]) -> Pairs | None:
+        """Return the set of these pairs if this kind alone can read all of their files, else None."""
+        return None
+
+
+def list_kinds() -> Iterator[PairKind]:
+    """Yield the kinds of data sets in the order in which they are asked, of installed packages first."""
+    for name in sorted(list_names("pairs"), key=partial(is_built_in, "pairs")):
+        yield find("pairs", name)()
+
+
 def collect(pairs: Iterable[Pair]) -> Pairs:
     """Return the set of pairs, of the kind that can read all files."""
     found = list(pairs)
-    files = (file for pair in found for file in (pair.image, pair.mask))
-    kind = Pairs
-    if any(map(is_address, files)):
-        kind = find("extras", "remote_pairs")
-    elif any(CLASSES_MARK in pair.mask.parts for pair in found):
-        kind = find("extras", "class_folder_pairs")
-    return kind(found)
+    sets = (kind.collect(found) for kind in list_kinds())
+    return next((each for each in sets if each is not None), Pairs(found))

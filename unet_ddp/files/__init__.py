@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from threading import RLock
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from unet_ddp.errors import UserError, one_line
-from unet_ddp.plugins import find
+from unet_ddp.storage import open_address, storage_of
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
 _unfinished: set[Path] = set()  # temporary files of this process, on any thread
@@ -26,7 +26,7 @@ _lock = RLock()  # reentrant: a signal may arrive while the main thread holds it
 def as_path(text: str) -> Path:
     """Return the path of a file, or of an object at an address: that is fetched when it is opened."""
     if "://" in text or ".tar#" in text:  # the second: a file in an archive
-        return cast(Path, find("extras", "open_address")(text))
+        return open_address(text)
     return Path(text)
 
 
@@ -56,7 +56,7 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
         OSError: the file can't be written.
     """
     if is_address(path):
-        with find("extras", "replace_address")(path) as temporary:
+        with storage_of(path).replacing(path) as temporary:
             yield temporary
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,8 @@ def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[s
 def check_writable(folder: Path, flag: str) -> None:
     """Raise a UserError unless `folder`, or the one it would be created in, can be written to."""
     if is_address(folder):
-        return cast(None, find("extras", "check_address")(folder, flag))
+        storage_of(folder).check_writable(folder, flag)
+        return
     try:
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         reason = f"{existing} is a file"

@@ -22,11 +22,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "serve": "unet_ddp.extras.serve.command:main",
         "demo-data": "unet_ddp.extras.demo_set.command:main",
     },
-    # by the kind of masks, when a checkpoint is read: a subclass of Labels, made of its plain values
+    # by `Labels.kind`, as a checkpoint has it: a subclass of Labels, made of its plain values
     "labels": {
         "classes": "unet_ddp.data.labels:Labels",
-        "objects": "unet_ddp.extras.objects.labels:ObjectLabels",
-        "overlap": "unet_ddp.extras.overlap.labels:OverlapLabels",
+        "numbered objects": "unet_ddp.extras.objects.labels:ObjectLabels",
+        "overlapping classes": "unet_ddp.extras.overlap.labels:OverlapLabels",
     },
     # by `Labels.activation`, when something is predicted: (Labels) -> Activation of prediction/activation.py
     "activations": {
@@ -54,6 +54,20 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     # when the configurations are defined, of installed packages: a class, whose fields join those of its `place`
     "settings": {},
+    # in turn, when a data set is to be found: a subclass of PairKind
+    "pairs": {
+        "pack": "unet_ddp.extras.packs.pack_kind:PackKind",
+        "list": "unet_ddp.data.pair_kinds:PairList",
+        "addresses": "unet_ddp.data.pair_kinds:RemoteFolders",
+        "class_folders": "unet_ddp.extras.overlap.class_folder_kind:ClassFolders",
+        "folders": "unet_ddp.data.pair_kinds:Folders",
+    },
+    # by the scheme of an address, when one is first met: a subclass of Storage; "": files in archives of this machine
+    "storage": {
+        **dict.fromkeys(
+            ("s3", "gs", "az", "http", "https", ""), "unet_ddp.extras.cloud.storage:ObjectStorage"
+        ),
+    },
     # when the masks' values are known, by the setting: (MaskValues, DataConfig) -> Labels.
     # The first takes the place of the core's own rules; the palette's is one of them
     "label_rules": {
@@ -115,15 +129,6 @@ BUILT_IN: dict[str, dict[str, str]] = {
     # single functions and classes, each asked for by its name alone
     "extras": {
         # -- the data
-        # tar shards: (their folder) -> Pairs
-        "open_pack": "unet_ddp.extras.packs.pairs:open_pack",
-        # any file at an address: (pairs) -> Pairs
-        "remote_pairs": "unet_ddp.extras.cloud.pairs:CloudPairs",
-        # any mask in a folder for each class: (pairs) -> Pairs
-        "class_folder_pairs": "unet_ddp.extras.overlap.folders:ClassFolderPairs",
-        # masks are listed, where these may be: (folders of images and masks, files of both by name, stamps, suffix)
-        # -> masks by name
-        "merge_class_masks": "unet_ddp.extras.overlap.folders:merge_class_masks",
         # the masks' values are known, and not yet their labels: (DataConfig, Table, MaskValues, Report) -> problems
         "check_planes": "unet_ddp.extras.overlap.checks:check_planes",
         # no data at all: (folder) -> the folder, with the demo set
@@ -140,23 +145,6 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "plan_cuts": "unet_ddp.extras.sampling.cuts:plan_cuts",
         # loaders are built, with --cache: (TrainConfig, Labels, ImageFormat, World) -> SampleStore
         "open_cache": "unet_ddp.extras.cache.samples:open_cache",
-        # -- what is at s3://, gs://, az:// or http://
-        # files.as_path: (text) -> Path
-        "open_address": "unet_ddp.extras.cloud.remote:open_address",
-        # files.replacing: (path) -> context of a temporary file, which is put there
-        "replace_address": "unet_ddp.extras.cloud.remote:replacing_object",
-        # files.check_writable: (folder, flag)
-        "check_address": "unet_ddp.extras.cloud.objects:check_answers",
-        # before images are predicted: (paths that are needed next)
-        "fetch_ahead": "unet_ddp.extras.cloud.objects:fetch_ahead",
-        # TrainConfig.folder: (address) -> the run's folder on this machine
-        "run_folder": "unet_ddp.extras.cloud.remote:working_folder",
-        # RunFolder: (TrainConfig, log) -> Mirror
-        "mirror": "unet_ddp.extras.cloud.mirror:CloudMirror",
-        # `report`: (address) -> context of a copy of the run
-        "run_copy": "unet_ddp.extras.cloud.report:local_run",
-        # loaders: (data set, sampler, batch_size=, workers=) -> arguments of DataLoader
-        "how_to_read": "unet_ddp.extras.cloud.reading:how_to_read",
         # -- weights from elsewhere
         # --load, --encoder-weights: (TrainConfig) -> with `describe`, `fit`; None if they are to be downloaded
         "given_weights": "unet_ddp.extras.transfer.fit:read_weights",

@@ -22,7 +22,6 @@ from unet_ddp.data.readers.read import find_reader
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.files import is_address
-from unet_ddp.plugins import find
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.outputs.mask import MaskFile
@@ -31,6 +30,7 @@ from unet_ddp.prediction.paths import check_length, find_done
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage
+from unet_ddp.storage import fetch_ahead
 
 _BATCH_SIZE = 8
 _MOST_OPEN = 32  # images in a batch whose files stay open for the outputs
@@ -98,7 +98,6 @@ def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageF
 
     Up to `2 * threads + 1` that were yielded are not done yet; scenes may be too large to hold.
     """
-    fetch_ahead = find("extras", "fetch_ahead")
     for place, each in enumerate(files):
         near = files[max(0, place - 2 * threads - 1) : place + threads + 1]
         fetch_ahead(other.image for other in near if not find_reader(other.image).may_be_scenes)

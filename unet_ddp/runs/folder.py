@@ -47,6 +47,7 @@ from unet_ddp.runs.recovery import (
     read_checkpoint,
 )
 from unet_ddp.runs.resume import Resumed
+from unet_ddp.storage import storage_of
 from unet_ddp.training.state import TrainState
 
 _ADVICE = "free some space, or choose another folder with --checkpoints"
@@ -81,7 +82,7 @@ class RunFolder:
         self._writes = world.is_main
         self._log = log
         if mirror is None and is_address(config.address):
-            mirror = find("extras", "mirror")(config, log)
+            mirror = storage_of(config.address).mirror(config, log)
         self._mirror = mirror or Mirror()
         self.on_saved: Callable[[Path], object] = lambda path: None
         """Called with each checkpoint that has been written, by the thread that writes."""

@@ -15,7 +15,7 @@ import pytest
 
 from tests.object_store import MemoryBucket
 from unet_ddp.errors import UserError
-from unet_ddp.extras.cloud import Url, local_file, put
+from unet_ddp.extras.cloud import Url, put
 from unet_ddp.files import (
     as_local_path,
     as_path,
@@ -25,6 +25,7 @@ from unet_ddp.files import (
     replacing,
     write_text,
 )
+from unet_ddp.storage import local_file
 
 FOLDER = Url("s3://bucket/remote")
 

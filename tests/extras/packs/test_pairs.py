@@ -15,10 +15,11 @@ from tests.object_store import put_folder
 from unet_ddp.config import DataConfig
 from unet_ddp.data.matching import read_list
 from unet_ddp.data.pairs import Pairs
+from unet_ddp.data.remote_pairs import RemotePairs
 from unet_ddp.extras.cloud import Url
-from unet_ddp.extras.cloud.pairs import CloudPairs
 from unet_ddp.extras.packs.pairs import PackedPairs, open_pack
 from unet_ddp.files import as_path
+from unet_ddp.storage import storage_of
 
 
 def read_files(pairs: Pairs) -> list[bytes]:
@@ -50,8 +51,8 @@ def test_all_kinds_of_sets_answer_alike(tmp_path: Path, names_groups: bool) -> N
     here = read_list(tmp_path / "pairs.csv")
     there = read_list(as_path(f"{url}/pairs.csv"))
     packed = open_pack(Path(folder))
-    assert [type(pairs) for pairs in (here, there, packed)] == [Pairs, CloudPairs, PackedPairs]
-    assert [pairs.is_remote for pairs in (here, there, packed)] == [False, True, False]
+    assert [type(pairs) for pairs in (here, there, packed)] == [Pairs, RemotePairs, PackedPairs]
+    assert [pairs.storage for pairs in (here, there, packed)] == [None, storage_of(url), None]
     chosen = np.array([False, True, True, False, False, True])
     for pairs in (here, there, packed):
         groups, part = pairs.groups(), pairs.select(chosen)

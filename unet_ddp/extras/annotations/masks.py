@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.masks import IGNORE_ID, Size, unpack_colour
-from unet_ddp.data.matching import Report, detect_suffix, files_by_name
+from unet_ddp.data.matching import Report, detect_suffix
 from unet_ddp.data.names import file_key, is_hidden, without_compound
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, shorten

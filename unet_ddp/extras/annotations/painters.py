@@ -15,8 +15,8 @@ from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, Region
 from unet_ddp.extras.annotations.masks import clean_label
 from unet_ddp.extras.annotations.regions import Patch
 from unet_ddp.extras.objects.borders import CLASS_STEP
+from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.outputs.probabilities import name_parts
-from unet_ddp.plugins import find
 
 CROWD = 65535
 """Number of the pixels of several objects that were not told apart, and of those to ignore."""
@@ -87,7 +87,7 @@ class InstancePainter(Painter):
 
     def __init__(self, labels: Labels, *, small_over_large: bool) -> None:
         super().__init__(labels, small_over_large=small_over_large)
-        self.labels = find("labels", "objects").of(tuple(self.bodies))
+        self.labels = ObjectLabels.of(tuple(self.bodies))
         self.dtype, self.step, self.most = np.uint16, 0, CROWD
         if len(self.bodies) > 1:
             self.dtype, self.step, self.most = np.int32, CLASS_STEP, CLASS_STEP

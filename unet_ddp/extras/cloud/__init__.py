@@ -15,4 +15,4 @@ from unet_ddp.extras.cloud.objects import (
     read_version,
     start_reader,
 )
-from unet_ddp.extras.cloud.remote import Url, local_file
+from unet_ddp.extras.cloud.remote import Url

@@ -9,8 +9,7 @@ from urllib.parse import unquote
 
 from unet_ddp.errors import UserError
 
-SCHEMES = ("s3", "gs", "az", "http", "https")
-COLLAPSED = re.compile(f"^({'|'.join(SCHEMES)}):/*")  # as a path has it
+COLLAPSED = re.compile(r"^(s3|gs|az|https?):/*")  # as a path has it
 PART = re.compile(r"(.+\.tar)#(\d+)\+(\d+)/[^/]*", re.DOTALL)
 _ADDRESS = re.compile(r"([a-z0-9]+):/+([^/]+)/?(.*)", re.DOTALL)
 

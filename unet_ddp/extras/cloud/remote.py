@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -13,12 +12,17 @@ from typing import Any
 from weakref import finalize
 
 from unet_ddp.data.readers.read import can_read
-from unet_ddp.errors import USERINFO, UserError, one_line
-from unet_ddp.extras.cloud.address import COLLAPSED, PART, SCHEMES, refuse_web
+from unet_ddp.errors import UserError
+from unet_ddp.extras.cloud.address import COLLAPSED, refuse_web
 from unet_ddp.extras.cloud.clients import NotFoundError
 from unet_ddp.extras.cloud.objects import find_stamp, list_objects, put, read_chunks
 from unet_ddp.extras.cloud.pointer import find_newest
-from unet_ddp.files import cache_folder, make_temporary, remove_temporary, temporary_folder
+from unet_ddp.files import (
+    cache_folder,
+    make_temporary,
+    remove_temporary,
+    temporary_folder,
+)
 
 _FILES = {".pt", ".txt", ".csv", ".json", ".geojson"}
 
@@ -77,53 +81,8 @@ class Url(type(Path())):  # type: ignore[misc]  # PosixPath, or Windows' own
         return (self / name for name, _, _ in list_objects(self, is_deep=False))
 
 
-def open_address(text: str) -> Path:
-    """Return a `Url` if `text` is an address or a file in an archive, else an ordinary path.
-
-    Raises:
-        UserError: a scheme that is not known, a password or a query.
-    """
-    if USERINFO.match(text):
-        raise UserError(
-            f"{one_line(text)}: a name or password in an address would be in the run's files; use keys in the "
-            "environment, or download the file"
-        )
-    scheme, separator, rest = text.partition("://")
-    if separator and scheme == "file":
-        text = rest
-    elif separator and re.fullmatch("[a-z0-9]+", scheme):
-        if scheme not in SCHEMES:
-            known = ", ".join(f"{each}://" for each in SCHEMES)
-            raise UserError(f"{text}: {scheme}:// is not known; use {known} or a path")
-        if scheme.startswith("http") and "?" in text:  # obstore takes no query
-            raise UserError(
-                f"{text.partition('?')[0]}: an address with a query, as a signed one, can't be read; use "
-                "s3://, gs:// or az:// with keys in the environment, or download the file"
-            )
-        return Url(text)
-    is_local_part = PART.fullmatch(text) and not COLLAPSED.match(text)  # http:/host: a folder
-    return Url(text) if is_local_part else Path(text)
-
-
 @contextmanager
-def local_file(path: Path) -> Iterator[Path]:
-    """Yield a file of this machine with the content of `path`: a copy of an object, removed after it.
-
-    Raises:
-        UserError: the object can't be read; what the block raises, naming the object.
-    """
-    source = open_address(str(path))  # a path of its own: the copy goes with it
-    copy = Path(source)
-    if isinstance(source, Url):
-        copy = Path(os.fspath(source))
-    try:
-        yield copy
-    except UserError as error:
-        raise type(error)(str(error).replace(str(copy), str(path))) from None
-
-
-@contextmanager
-def replacing_object(path: Url) -> Iterator[Path]:
+def replacing_object(path: Path) -> Iterator[Path]:
     """Yield a temporary file of this machine; it is uploaded to `path` if the block succeeds."""
     temporary = _make_temporary(path.suffix)
     try:
@@ -144,7 +103,7 @@ def _remove(copy: Path, process: int) -> None:
         remove_temporary(copy)
 
 
-def working_folder(place: Url) -> Path:
+def working_folder(place: Path) -> Path:
     """Return the folder of this machine for the run at an address, in the user's cache.
 
     Raises:

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from unet_ddp.data.matching import detect_suffix, files_by_name
+from unet_ddp.data.listing import files_by_name
+from unet_ddp.data.matching import detect_suffix
 from unet_ddp.data.names import find_spelling
 from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, find_stamp
 from unet_ddp.data.readers.bands import IGNORED_CODE, MOST_PLANES, join_planes
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, join_some
-from unet_ddp.files import is_address, temporary_folder, write_errors
+from unet_ddp.files import temporary_folder, write_errors
 from unet_ddp.prediction.outputs.png import write_png
 
 _SHOWN = 6  # values in a message
@@ -84,7 +85,6 @@ def _stamped(pair: Pair) -> Pair:
 
 
 def merge_class_masks(
-    images: Path,
     masks: Path,
     found_images: Mapping[str, list[str]],
     found_masks: dict[str, list[str]],
@@ -95,8 +95,6 @@ def merge_class_masks(
 
     They are returned as they are if an image has a mask of its name, or if fewer than two folders have masks.
     """
-    if any(map(is_address, (images, masks))) or images.resolve().is_relative_to(masks.resolve()):
-        return found_masks
     merged: dict[str, dict[str, list[str]]] = {}  # files by name and folder
     for path, files in found_masks.items():
         folder, slash, name = path.partition("/")

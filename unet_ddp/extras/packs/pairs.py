@@ -19,9 +19,9 @@ from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.memory import remove_unused
 from unet_ddp.data.pairs import SIDES, Pair, Pairs
+from unet_ddp.data.remote_pairs import RemotePairs
 from unet_ddp.errors import UserError, hides_bars
-from unet_ddp.extras.cloud import NotFoundError, Url, find_stamp, local_file
-from unet_ddp.extras.cloud.pairs import CloudPairs
+from unet_ddp.extras.cloud import NotFoundError, Url, find_stamp
 from unet_ddp.extras.cloud.pointer import hash_file
 from unet_ddp.extras.packs.pack_columns import StoredColumn, read_columns
 from unet_ddp.extras.packs.pack_files import BLOCK, INDEX, list_files, member_name, shard_name
@@ -33,6 +33,7 @@ from unet_ddp.files import (
     refuse_special,
     replacing,
 )
+from unet_ddp.storage import Storage, local_file, storage_of
 
 _ROWS = 1 << 16  # whose names are in memory at a time
 
@@ -106,12 +107,11 @@ class Pack:
         return os.fsdecode(content).split("\0")[:-1]
 
 
-class PackedPairs(CloudPairs):
+class PackedPairs(RemotePairs):
     """Pairs of a pack, each made when it is asked for; a part of a shard is read as an object is."""
 
     def __init__(self, pack: Pack, rows: NDArray[np.uint32]) -> None:
         self.pack, self.rows = pack, rows
-        self.is_remote = is_address(pack.folder)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -124,6 +124,11 @@ class PackedPairs(CloudPairs):
         if isinstance(index, slice):
             return PackedPairs(self.pack, self.rows[index])
         return self.pack.pair(int(self.rows[index]))
+
+    @property
+    def storage(self) -> Storage | None:
+        """The storage of the pack's address; None of a folder of this machine."""
+        return storage_of(self.pack.folder) if is_address(self.pack.folder) else None
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -22,9 +22,9 @@ from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.extras.report.compare import folder_of
 from unet_ddp.extras.report.write import write_report
 from unet_ddp.files import as_path, is_address
-from unet_ddp.plugins import find
 from unet_ddp.prediction.backends import check_described
 from unet_ddp.settings import flag
+from unet_ddp.storage import storage_of
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
         place = find_model(None, typed="report {}").parent
     else:
         place = folder_of(as_path(config.folder))
-    copied = find("extras", "run_copy")(place) if is_address(place) else nullcontext(place)
+    copied = storage_of(place).copy_run(place) if is_address(place) else nullcontext(place)
     with copied as folder:
         if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
             raise UserError(f"{place}: best.pt and metrics.csv not found; name the folder of a run")

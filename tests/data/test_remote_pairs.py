@@ -10,10 +10,11 @@ from tests.data.test_pairs import touch
 from tests.object_store import put_folder
 from unet_ddp.data.matching import Report, find_pairs, read_list
 from unet_ddp.data.pairs import Pair, Pairs, collect
+from unet_ddp.data.remote_pairs import RemotePairs
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, find_stamp, put, read
-from unet_ddp.extras.cloud.pairs import CloudPairs
 from unet_ddp.files import as_path
+from unet_ddp.storage import storage_of
 
 
 def test_only_objects_in_storage_have_stamps_from_the_start() -> None:
@@ -21,8 +22,9 @@ def test_only_objects_in_storage_have_stamps_from_the_start() -> None:
     local = Pair("a", Path("a.png"), Path("a_mask.png"))
     remote = Pair("b", Url("s3://bucket/b.png"), Path("b_mask.png"), stamps=((5, 7), None))
     both, one = collect([local, remote]), collect([local])
-    assert type(both) is CloudPairs and type(one) is Pairs
-    assert (both.is_remote, one.is_remote) == (True, False)
+    assert type(both) is RemotePairs and type(one) is Pairs
+    assert both.storage is storage_of("s3://bucket") and one.storage is None
+    assert RemotePairs([local]).storage is None  # objects were named, and are not there
     assert [both.to_read(row).stamps for row in (0, 1)] == [(None, None), ((5, 7), None)]
     one.share()
     assert one.to_read(0).stamps == (None, None)

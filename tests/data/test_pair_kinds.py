@@ -1,0 +1,68 @@
+"""Each kind of data set claims its own places; what is expensive is imported for the one that does."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import install_package, make_set
+from unet_ddp.data.matching import find_pairs
+from unet_ddp.data.pairs import Pairs, Places, list_kinds
+from unet_ddp.files import as_path
+
+BOOK = """
+from pathlib import Path
+from unet_ddp.data.pairs import Pair, PairKind, Pairs
+
+class Book(PairKind):
+    def claims(self, places):
+        return places.images is not None and places.images.suffix == ".book"
+
+    def find(self, places, report):
+        return Pairs([Pair("page", places.images / "page.png", places.images / "page_mask.png")])
+"""
+HEAVY = ("unet_ddp.extras.cloud", "unet_ddp.extras.packs.pairs", "unet_ddp.extras.overlap.folders")
+
+
+def claims(places: Places) -> str:
+    """Return the name of the kind that claims the places."""
+    return next(type(kind).__name__ for kind in list_kinds() if kind.claims(places))
+
+
+def test_each_kind_claims_its_own_places(tmp_path: Path) -> None:
+    make_set(tmp_path, 2)
+    (tmp_path / "classes" / "car").mkdir(parents=True)
+    images, masks, classes = (tmp_path / name for name in ("imgs", "masks", "classes"))
+    assert claims(Places(images)) == claims(Places(as_path("s3://bucket/pack"))) == "PackKind"
+    assert claims(Places(listed=tmp_path / "list.csv")) == "PairList"
+    assert claims(Places(images, masks, planes=True)) == "Folders"
+    assert claims(Places(images, classes, planes=True)) == "ClassFolders"
+    assert claims(Places(images, classes)) == "Folders"
+    assert claims(Places(classes / "car", classes, planes=True)) == "Folders"
+    assert claims(Places(images, tmp_path / "none", planes=True)) == "Folders"
+    for both in ((as_path("s3://bucket/i"), classes), (images, as_path("gs://bucket/m"))):
+        assert claims(Places(*both, planes=True)) == "RemoteFolders"
+
+
+def test_folders_of_this_machine_import_no_other_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_set(tmp_path, 2)
+    for name in [name for name in sys.modules if name.startswith(HEAVY)]:
+        monkeypatch.delitem(sys.modules, name)
+    pairs = find_pairs(tmp_path / "imgs", tmp_path / "masks", planes=True)
+    assert type(pairs) is type(pairs[:1]) is Pairs
+    assert [name for name in sys.modules if name.startswith(HEAVY)] == []
+
+
+def test_a_kind_of_an_installed_package_is_asked_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "book_pairs.py").write_text(BOOK)
+    install_package(tmp_path, "[unet_ddp.pairs]\nbook = book_pairs:Book\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (pair,) = find_pairs(tmp_path / "a.book")
+    assert (pair.name, pair.image) == ("page", tmp_path / "a.book" / "page.png")
+    assert claims(Places(tmp_path / "a.pack")) == "PackKind"

@@ -1,0 +1,61 @@
+"""The images below a folder, or below an address."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from pathlib import Path
+
+from tqdm import tqdm
+
+from unet_ddp.data.names import file_key, is_hidden
+from unet_ddp.data.pairs import Stamp
+from unet_ddp.data.readers.read import can_read
+from unet_ddp.errors import UserError, hides_bars
+from unet_ddp.files import is_address
+from unet_ddp.storage import storage_of
+
+
+def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:
+    """Return the image files below `folder`, by the key of their relative path without suffix.
+
+    Those at an address add their `stamps`.
+    """
+    if is_address(folder):
+        return _list_address(folder, stamps)
+    if not os.path.isdir(folder):  # pathlib's raises for names that none can have
+        reason = "is a file, not a folder" if os.path.exists(folder) else "not found"
+        raise UserError(f"{folder}: {reason}")
+    files: dict[str, list[str]] = defaultdict(list)
+    seen = {os.path.realpath(folder)}  # links may form a circle
+    for parent, folders, names in os.walk(folder, followlinks=True, onerror=_cannot_list):
+        visible = sorted(name for name in folders if not is_hidden(name))
+        targets = [os.path.realpath(os.path.join(parent, name)) for name in visible]
+        folders[:] = [n for n, real in zip(visible, targets, strict=True) if real not in seen]
+        seen.update(targets)
+        relative = os.path.relpath(parent, folder)
+        prefix = "" if relative == "." else relative.replace(os.sep, "/") + "/"
+        for name in sorted(names):  # text, not paths: a hundred thousand files take a second
+            stem, _, suffix = name.rpartition(".")
+            if stem and not is_hidden(name) and can_read(f".{suffix.lower()}"):
+                files[file_key(prefix + stem)].append(f"{parent}/{name}")
+    return files
+
+
+def _list_address(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:
+    """Return the same of an address, and add the files' `stamps`."""
+    files: dict[str, list[str]] = defaultdict(list)
+    found = storage_of(folder).list_objects(folder)
+    objects = tqdm(found, f"listing {folder}", unit="", leave=False, disable=hides_bars())
+    for key, size, changed in objects:
+        stem, dot, suffix = key.rpartition(".")
+        hidden = any(map(is_hidden, key.split("/")))
+        if stem and not hidden and can_read((dot + suffix).lower()):
+            address = f"{folder}/{key}"
+            files[file_key(stem)].append(address)
+            stamps[address] = size, changed
+    return files
+
+
+def _cannot_list(error: OSError) -> None:
+    raise UserError(f"{error.filename}: {error.strerror or error}; make it readable")

@@ -1,0 +1,48 @@
+"""The kinds of data sets that the core finds: two folders, here or at addresses, and lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unet_ddp.data.matching import Report, match_folders, read_list
+from unet_ddp.data.pairs import Pair, PairKind, Pairs, Places
+from unet_ddp.data.remote_pairs import RemotePairs
+from unet_ddp.files import is_address
+
+
+class PairList(PairKind):
+    """A CSV file that names the files."""
+
+    def claims(self, places: Places) -> bool:
+        """Return whether a list is given."""
+        return places.listed is not None
+
+    def find(self, places: Places, report: Report) -> Pairs:
+        """Return the pairs of the list's rows."""
+        assert places.listed is not None
+        return read_list(places.listed, report)
+
+
+class Folders(PairKind):
+    """A folder of images and one of masks."""
+
+    def claims(self, places: Places) -> bool:
+        """Return whether both are given."""
+        return places.images is not None and places.masks is not None
+
+    def find(self, places: Places, report: Report) -> Pairs:
+        """Return the pairs of files with one name."""
+        return match_folders(places, report)
+
+
+class RemoteFolders(Folders):
+    """The same of which one is at an address."""
+
+    def claims(self, places: Places) -> bool:
+        """Return whether both are given, one of them as an address."""
+        return super().claims(places) and any(map(is_address, (places.images, places.masks)))
+
+    def collect(self, pairs: Sequence[Pair]) -> Pairs | None:
+        """Return the set of pairs if any file is at an address."""
+        files = (file for pair in pairs for file in (pair.image, pair.mask))
+        return RemotePairs(pairs) if any(map(is_address, files)) else None

@@ -1,0 +1,39 @@
+"""The kind of data set whose masks are in a folder for each class."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+
+from unet_ddp.data.matching import Report, match_folders
+from unet_ddp.data.pair_kinds import Folders
+from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Places
+
+
+class ClassFolders(Folders):
+    """A folder of images, and one of masks that has a folder for each class."""
+
+    def claims(self, places: Places) -> bool:
+        """Return whether the folder of masks has folders, in which the images are not."""
+        if not places.planes or places.images is None or places.masks is None:
+            return False
+        with suppress(OSError, ValueError):  # who lists the folder says so
+            is_below = places.images.resolve().is_relative_to(places.masks.resolve())
+            with os.scandir(places.masks) as entries:
+                return not is_below and any(entry.is_dir() for entry in entries)
+        return False
+
+    def find(self, places: Places, report: Report) -> Pairs:
+        """Return the pairs of images and their masks of all classes, or of files with one name."""
+        from unet_ddp.extras.overlap.folders import merge_class_masks
+
+        return match_folders(places, report, merge_class_masks)
+
+    def collect(self, pairs: Sequence[Pair]) -> Pairs | None:
+        """Return the set of pairs if any mask stands for a folder for each class."""
+        if not any(CLASSES_MARK in pair.mask.parts for pair in pairs):
+            return None
+        from unet_ddp.extras.overlap.folders import ClassFolderPairs
+
+        return ClassFolderPairs(pairs)
