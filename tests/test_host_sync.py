@@ -20,9 +20,9 @@ from tests.tiny import CPU, make_loss, make_state
 from tests.training.test_losses import CASES
 from unet_ddp.data.dataset import Sample
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.heads import SOFTMAX
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.unet import UNet
-from unet_ddp.prediction.activation import SOFTMAX
 from unet_ddp.prediction.backends import mean_logits
 from unet_ddp.training.losses import Losses, SegmentationLoss
 from unet_ddp.training.state import TrainState

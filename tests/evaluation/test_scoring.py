@@ -16,8 +16,8 @@ from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import decide, decode, resize, score_pairs
+from unet_ddp.heads import SOFTMAX
 from unet_ddp.metrics.counts import Counts
-from unet_ddp.prediction.activation import SOFTMAX
 from unet_ddp.prediction.predictor import Predictor
 
 TWO, IGNORING = Labels((0, 255)), Labels((0, 255), ignore=9)

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from tests.prediction.models import make_predictor, noise
 from unet_ddp.data import masks as data_masks
 from unet_ddp.data.labels import Labels
+from unet_ddp.heads import SOFTMAX
 from unet_ddp.prediction import prediction as module
-from unet_ddp.prediction.activation import SOFTMAX
 from unet_ddp.prediction.prediction import (
     PredictedBand,
     Prediction,

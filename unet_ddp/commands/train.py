@@ -39,7 +39,7 @@ from unet_ddp.distributed.device import cudnn_autotuning, tf32_products
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
-from unet_ddp.metrics.counts import Counts
+from unet_ddp.heads import find_head
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.plugins import find
 from unet_ddp.runs.build import build_metadata, choose_model, describe_run
@@ -180,7 +180,7 @@ def validate(run: Run) -> tuple[Validation | None, Labels | None]:
     # No thread may write at a fork. The others wait without --timeout: storage may be slow.
     run.world.on_main(lambda: run.folder.wait() if images.forks else None)
     labels, batches = run.data.labels, stop.until_stopped(images)
-    kind: type[Counts] = find("counts", labels.activation)
+    kind = find_head(labels).counts
     counts = count_pixels(state, batches, num_classes=labels.num_classes, kind=kind).over_ranks()
     validation = Validation.from_counts(counts)
     tuned = None

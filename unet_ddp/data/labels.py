@@ -62,9 +62,8 @@ class Labels(ClassValues):
     """Library without which nothing is predicted, its extra, and what needs it, for `check_installed`."""
     blank: ClassVar[int] = IGNORE_ID
     """Pixel of a predicted mask where the image has no data."""
-    activation: ClassVar[str] = "softmax"
-    """What makes probabilities of logits: the name of the parts of three points, activations, counts
-    and objectives."""
+    head: ClassVar[str] = "softmax"
+    """Name of what stands behind the logits: probabilities, class ids, counts and the loss."""
     decision: ClassVar[str] = "the most probable class"
     """How a pixel's class is chosen without a threshold, in words."""
     mask_output: ClassVar[str] = "mask"

@@ -18,9 +18,9 @@ from unet_ddp.errors import RunError, UserError
 from unet_ddp.evaluation.boundary import count_boundaries, default_tolerance
 from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fetch
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
+from unet_ddp.heads import Head
 from unet_ddp.metrics.counts import Counts
 from unet_ddp.plugins import find
-from unet_ddp.prediction.activation import Activation
 from unet_ddp.prediction.prediction import PredictedBand
 from unet_ddp.prediction.predictor import Predictor
 
@@ -47,8 +47,7 @@ def score_pairs(
     Raises:
         UserError: a file that can't be read or scored, or a memory too small, on every rank.
     """
-    kind: type[Counts] = find("counts", predictor.labels.activation)
-    counts = kind.zeros(predictor.labels.num_classes, predictor.device)
+    counts = predictor.head.counts.zeros(predictor.labels.num_classes, predictor.device)
 
     def score(sample: EvaluationSample) -> ImageRecord:
         name = dataset.pairs[sample.pair].name
@@ -115,7 +114,7 @@ def _score(
     size = truth.shape[-2:]
     enlarged = enlargement(sample.image.shape[1:3], size)
     logits = resize(logits, size)  # (1, C, H, W)
-    band = decide(logits, threshold, predictor.activation)
+    band = decide(logits, threshold, predictor.head)
     ids = torch.from_numpy(band.ids)[None].to(device)
     table = counts.zeros(labels.num_classes, device)
     for rows in _bands(truth):
@@ -146,10 +145,10 @@ def resize(logits: Tensor, size: torch.Size) -> Tensor:
     return F.interpolate(logits, size, mode="bilinear", align_corners=False)
 
 
-def decide(logits: Tensor, threshold: float | None, activation: Activation) -> PredictedBand:
+def decide(logits: Tensor, threshold: float | None, head: Head) -> PredictedBand:
     """Return the prediction for logits (1, C, H, W), as predict.py makes it of them; see `Prediction`."""
-    scores = activation.reduce(logits)[0].cpu().contiguous().numpy()
-    return PredictedBand(slice(None), scores, threshold, activation)
+    scores = head.reduce(logits)[0].cpu().contiguous().numpy()
+    return PredictedBand(slice(None), scores, threshold, head)
 
 
 def decode(labels: Labels, band: PredictedBand, truth: Ids, *, enlarged: float = 1.0) -> Mask:

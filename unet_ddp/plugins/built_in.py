@@ -28,20 +28,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "numbered objects": "unet_ddp.extras.objects.labels:ObjectLabels",
         "overlapping classes": "unet_ddp.extras.overlap.labels:OverlapLabels",
     },
-    # by `Labels.activation`, when something is predicted: (Labels) -> Activation of prediction/activation.py
-    "activations": {
-        "softmax": "unet_ddp.prediction.activation:Softmax",
-        "sigmoid": "unet_ddp.extras.overlap.activation:Sigmoid",
-    },
-    # by the same, when pixels are counted for scores: a subclass of Counts
-    "counts": {
-        "softmax": "unet_ddp.metrics.counts:Counts",
-        "sigmoid": "unet_ddp.extras.overlap.counts:ClassCounts",
-    },
-    # by the same, when a run begins: (OptimizationConfig) -> SegmentationLoss
-    "objectives": {
-        "softmax": "unet_ddp.training.losses:SegmentationLoss",
-        "sigmoid": "unet_ddp.extras.overlap.loss:OverlapLoss",
+    # by `Labels.head`, when something is predicted, scored or trained: (Labels) -> Head of heads.py
+    "heads": {
+        "softmax": "unet_ddp.heads:Softmax",
+        "sigmoid": "unet_ddp.extras.overlap.head:Sigmoid",
     },
     # by suffix, when a file is first opened: a subclass of OpenFile, called with its path
     "readers": {

@@ -15,12 +15,12 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
+from unet_ddp.heads import SOFTMAX, Head
 from unet_ddp.network.architecture import Architecture, trust
 from unet_ddp.network.folding import fold_batchnorm
 from unet_ddp.network.unet import SMALLEST_SIDE
 from unet_ddp.plugins import find, is_built_in
 from unet_ddp.plugins.own import renew
-from unet_ddp.prediction.activation import SOFTMAX, Activation
 
 _BYTES_PER_PIXEL = 1600  # of a network that does not say it
 _CAST = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)  # no subclasses, which may compute their weights
@@ -210,7 +210,7 @@ def _describe_data(model: LoadedModel) -> dict[str, object]:
 
 @torch.inference_mode()
 def mean_logits(
-    networks: Sequence[Backend], images: Tensor, kind: str, activation: Activation = SOFTMAX
+    networks: Sequence[Backend], images: Tensor, kind: str, head: Head = SOFTMAX
 ) -> Tensor:
     """Return logits (N, C, H, W) of the mean probabilities over networks and transforms.
 
@@ -227,7 +227,7 @@ def mean_logits(
             logits = network(seen).flip([2 + axis for axis in axes])
             if is_transposed:
                 logits = logits.transpose(2, 3)
-            found = activation.to_logarithms(logits.float())
+            found = head.to_logarithms(logits.float())
             total = found if total is None else torch.logaddexp(total, found)
     assert total is not None
-    return activation.to_logits(total).contiguous()
+    return head.to_logits(total).contiguous()

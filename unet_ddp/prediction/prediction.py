@@ -13,7 +13,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band, Flags, Ids, Mask, Shares, Size, allocate, enlargement
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.activation import Activation, Scores, activation_of
+from unet_ddp.heads import Head, Scores, find_head
 
 ScoreBand = tuple[int, Scores]
 """The first row of a band of scores, and the band."""
@@ -32,17 +32,17 @@ class PredictedBand:
     scores: Scores
     threshold: float | None
     """As that of `Prediction`."""
-    activation: Activation
+    head: Head
 
     @cached_property
     def ids(self) -> Ids:
         """Class ids (rows, W)."""
-        return self.activation.find_ids(self.scores, self.threshold)
+        return self.head.find_ids(self.scores, self.threshold)
 
     @cached_property
     def probabilities(self) -> Scores:
         """Probabilities (C, rows, W)."""
-        return self.activation.find_probabilities(self.scores)
+        return self.head.find_probabilities(self.scores)
 
 
 @dataclass(eq=False)
@@ -80,10 +80,10 @@ class Prediction:
 
         Of an image in windows, the network runs.
         """
-        activation = activation_of(self.labels)
+        head = find_head(self.labels)
         for top, scores in upsample(self.scores, self.input_size, self.size):
             rows = slice(top, top + scores.shape[1])
-            band = PredictedBand(rows, scores, self.threshold, activation)
+            band = PredictedBand(rows, scores, self.threshold, head)
             for see in receivers:
                 see(band)
             yield band

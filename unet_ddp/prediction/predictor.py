@@ -30,7 +30,7 @@ from unet_ddp.distributed.device import (
 )
 from unet_ddp.errors import UserError, check_installed
 from unet_ddp.files import as_path
-from unet_ddp.prediction.activation import Scores, activation_of
+from unet_ddp.heads import Scores, find_head
 from unet_ddp.prediction.backends import KINDS, LoadedModel, mean_logits, open_models
 from unet_ddp.prediction.prediction import Prediction, ScoreBand
 from unet_ddp.prediction.source import SourceImage, in_memory, open_array, open_image
@@ -82,7 +82,7 @@ class Predictor:
         self.labels = models[0].labels
         if len(models) > 1:
             self.labels = self.labels.average([model.labels for model in models])
-        self.activation = activation_of(self.labels)
+        self.head = find_head(self.labels)
         if self.labels.needs is not None:
             check_installed(*self.labels.needs)
         self.preprocessing = models[0].preprocessing
@@ -236,8 +236,8 @@ class Predictor:
         try:
             with self._running:  # writing threads predict windows again: one has a GPU's memory
                 pixels = torch.from_numpy(np.stack(images))
-                logits = mean_logits(self.networks, pixels, self.tta, self.activation)
-                return self.activation.reduce(logits).cpu().contiguous().numpy()
+                logits = mean_logits(self.networks, pixels, self.tta, self.head)
+                return self.head.reduce(logits).cpu().contiguous().numpy()
         except RuntimeError as error:
             if is_second or not is_out_of_memory(error):
                 raise
@@ -256,7 +256,7 @@ class Predictor:
         """
         size = images.shape[1], images.shape[2]
         if max(size) <= TILE or self._bytes_for(size) < _TOTAL_SHARE * total_memory(self.device):
-            return mean_logits(self.networks, images, self.tta, self.activation)
+            return mean_logits(self.networks, images, self.tta, self.head)
         tiling = Tiling(TILE, OVERLAP, self.stride)
         found = []
         for pixels in images.numpy():
@@ -266,7 +266,7 @@ class Predictor:
 
     def _window_logits(self, windows: list[Pixels]) -> Scores:
         pixels = torch.from_numpy(np.stack(windows))
-        return mean_logits(self.networks, pixels, self.tta, self.activation).cpu().numpy()
+        return mean_logits(self.networks, pixels, self.tta, self.head).cpu().numpy()
 
 
 class _TiledScores:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.readers.base import Pixels
 from unet_ddp.errors import UserError
-from unet_ddp.prediction.activation import Scores
+from unet_ddp.heads import Scores
 from unet_ddp.prediction.prediction import ScoreBand
 
 _UNUSED = 7 / 16

@@ -18,6 +18,7 @@ from unet_ddp.distributed.device import describe_untried
 from unet_ddp.distributed.replica import replicate
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of, from_plain
+from unet_ddp.heads import find_head
 from unet_ddp.network.architecture import (
     Architecture,
     choose_architecture,
@@ -60,7 +61,7 @@ def choose_model(
     for name, default in data.labels.defaults.items():
         if values_of(options)[name] is None:
             options = with_values(options, {name: default})
-    loss: SegmentationLoss = find("objectives", data.labels.activation)(options).to(device)
+    loss = find_head(data.labels).make_loss(options).to(device)
     if loss.own_terms:
         seed_all(options.seed)  # the same first weights on every rank
         loss, more = find("extras", "try_loss")(loss, data.labels.num_classes, device)

@@ -17,7 +17,7 @@ from unet_ddp.evaluation.scoring import decide
 from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.objects.separation import separate, to_shares
-from unet_ddp.prediction.activation import SOFTMAX
+from unet_ddp.heads import SOFTMAX
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 

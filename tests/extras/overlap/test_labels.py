@@ -21,8 +21,8 @@ from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cache.samples import SampleCache
-from unet_ddp.extras.overlap.activation import Sigmoid
 from unet_ddp.extras.overlap.bits import MOST_CLASSES, find_truth
+from unet_ddp.extras.overlap.head import Sigmoid
 from unet_ddp.extras.overlap.labels import OverlapLabels
 from unet_ddp.extras.overlap.rules import infer_overlap_labels
 from unet_ddp.settings import with_values

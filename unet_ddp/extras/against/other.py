@@ -33,7 +33,7 @@ def score_other(config: Any, job: Job, world: World) -> Callable[[Evaluation], l
     Raises:
         UserError: it was scored on other images, or has other classes, on every rank.
     """
-    if _labels_of(job.model, job.source).activation != "softmax":
+    if _labels_of(job.model, job.source).head != "softmax":
         raise UserError("--against: is for classes that do not overlap; leave it out")
     other: Any = world.on_main(lambda: _find_other(config, job))
     lines = [f"against {config.against}:"]

@@ -97,7 +97,7 @@ def choose_separation(
     candidates = labels.candidates()
 
     def count(sample: EvaluationSample) -> list[Tally]:
-        band = decide(predictor.logits(sample.image), None, predictor.activation)
+        band = decide(predictor.logits(sample.image), None, predictor.head)
         truth = sample.truth[0].numpy()
         true_mask = sample.mask[0].numpy()
         masks = (decode(each, band, truth) for each in candidates)

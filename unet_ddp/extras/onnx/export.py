@@ -46,7 +46,7 @@ from unet_ddp.extras.onnx.whole_image import (
 from unet_ddp.extras.sharing.bioimageio import Package, prepare, write_package
 from unet_ddp.extras.sharing.card import read_checked, write_card
 from unet_ddp.files import as_local_path, check_no_input, replacing, write_errors
-from unet_ddp.prediction.activation import activation_of
+from unet_ddp.heads import find_head
 from unet_ddp.prediction.backends import LoadedModel, build_model
 
 _CPU = torch.device("cpu")
@@ -155,11 +155,11 @@ def trace_checked(job: Job, temporary: Path) -> tuple[Any, list[str]]:
     """Return the network's graph, and lines about it; one in float32 is written and compared."""
     pixels, network = job.model.preprocessing, copy.deepcopy(cast(Any, job.model.backend).network)
     network = network.to(memory_format=torch.contiguous_format)
-    activation = activation_of(job.model.labels)
+    head = find_head(job.model.labels)
     lines = [f"{job.path}: {job.saved.architecture}, {job.config.precision}", _describe_ends(job)]
     if job.config.precision == "float16":
-        return trace_network(Exported(network.half(), pixels, activation), pixels), lines
-    module = Exported(network, pixels, activation)
+        return trace_network(Exported(network.half(), pixels, head), pixels), lines
+    module = Exported(network, pixels, head)
     graph = trace_network(module, pixels)
     write_graph(graph, describe_network(job.model), temporary)
     backend = OnnxBackend(temporary, _CPU, RUNTIMES[0])

@@ -20,9 +20,8 @@ from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import hides_bars
 from unet_ddp.extras.onnx.backend import OnnxBackend
 from unet_ddp.extras.onnx.runtimes import Run, open_run, open_session
-from unet_ddp.metrics.counts import Counts
+from unet_ddp.heads import find_head
 from unet_ddp.metrics.scores import Scores, Tally, show, total
-from unet_ddp.plugins import find
 from unet_ddp.prediction.backends import LoadedModel
 from unet_ddp.prediction.predictor import Predictor
 
@@ -125,7 +124,7 @@ def judge(
     """Return for each exported network its verdict on the images of `data`, at their own size."""
     classes = data.labels.class_names
     names = [*data.pairs.names()]
-    counts: type[Counts] = find("counts", data.labels.activation)
+    counts = find_head(data.labels).counts
     verdicts = {name: Verdict(classes, names) for name in networks}
 
     def confuse(ids: Ids, truth: Ids) -> Tensor:
@@ -206,7 +205,7 @@ class PlanesBackend:
 
     def __init__(self, model: LoadedModel, run: Run, *, for_qgis: bool) -> None:
         self.stride, self.bytes_per_pixel = model.backend.stride, model.backend.bytes_per_pixel
-        self.activation, self.run, self.for_qgis = model.labels.activation, run, for_qgis
+        self.head, self.run, self.for_qgis = model.labels.head, run, for_qgis
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return logits of the probabilities, see `Backend`."""
@@ -216,6 +215,6 @@ class PlanesBackend:
         found = torch.from_numpy(self.run(np.ascontiguousarray(images)))
         if found.shape[1] == 1:
             found = torch.cat([1 - found, found], dim=1)
-        if self.activation == "sigmoid":
+        if self.head == "sigmoid":
             return found.logit(_LEAST)
         return found.clamp(min=_LEAST).log()

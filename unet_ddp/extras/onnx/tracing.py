@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.extras.onnx.runtimes import import_extra
-from unet_ddp.prediction.activation import SOFTMAX, Activation
+from unet_ddp.heads import SOFTMAX, Head
 
 LARGEST_DIFFERENCE = 1e-4  # of probabilities, between an exported file and its network
 ROUNDINGS = 4  # as many times its own error in float32 may a file differ from a network
@@ -25,7 +25,7 @@ LOGIT_AXES = (0, 2, 3)  # of (N, C, H, W)
 
 
 class Exported(nn.Module):
-    """A network with its normalisation and activation; it may compute in another type than float32."""
+    """A network with its normalisation and head; it may compute in another type than float32."""
 
     mean: Tensor
     factor: Tensor
@@ -34,10 +34,10 @@ class Exported(nn.Module):
         self,
         network: nn.Module,
         preprocessing: Preprocessing,
-        activation: Activation = SOFTMAX,
+        head: Head = SOFTMAX,
     ) -> None:
         super().__init__()
-        self.network, self.activation = network, activation
+        self.network, self.head = network, head
         mean = torch.tensor(preprocessing.fill)
         spread = preprocessing.high - preprocessing.low
         std = torch.tensor(preprocessing.std) * (spread or 1.0)
@@ -50,7 +50,7 @@ class Exported(nn.Module):
         images = (images - self.mean) * self.factor
         weights = next(self.network.parameters(), self.mean)
         logits: Tensor = self.network(images.to(weights.dtype)).to(self.mean.dtype)
-        return logits, self.activation.normalise(logits)
+        return logits, self.head.normalise(logits)
 
 
 def trace(
@@ -100,7 +100,7 @@ def largest_difference(
         pixels = noise(preprocessing, size)
         with torch.inference_mode():
             _, expected = module(pixels)
-            found = module.activation.normalise(backend(pixels))
+            found = module.head.normalise(backend(pixels))
         largest = max(largest, float((found - expected).abs().max()))
     return largest
 

@@ -17,7 +17,7 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
 from unet_ddp.extras.onnx.runtimes import import_extra
 from unet_ddp.extras.onnx.tracing import LOGIT_AXES, PIXEL_AXES, TRACED, noise, trace
-from unet_ddp.prediction.activation import activation_of
+from unet_ddp.heads import find_head
 from unet_ddp.prediction.backends import LoadedModel
 
 _LARGEST_DENOMINATOR = 10_000  # of a scale as a fraction
@@ -104,12 +104,12 @@ class Enlarge(nn.Module):
 
     def __init__(self, model: LoadedModel) -> None:
         super().__init__()
-        self.activation = activation_of(model.labels)
+        self.head = find_head(model.labels)
 
     def forward(self, logits: Tensor, image: Tensor) -> Tensor:
         """Return probabilities (N, num_classes, H, W) of logits (N, num_classes, h, w)."""
         size = image.shape[1], image.shape[2]
-        return self.activation.normalise(F.interpolate(logits, size, mode="bilinear"))
+        return self.head.normalise(F.interpolate(logits, size, mode="bilinear"))
 
 
 class FromPlanes(nn.Module):
@@ -177,7 +177,7 @@ def _resize(network: Any, model: LoadedModel, last: nn.Module, given: str) -> li
 def add_qgis_steps(network: Any, model: LoadedModel) -> Any:
     """Return an exported network with the input and output of QGIS's plugin Deepness."""
     pixels = model.preprocessing
-    if model.labels.activation != "softmax":
+    if model.labels.head != "softmax":
         raise UserError(f"--qgis: its plugin has one class for each pixel, not {model.labels.kind}")
     refuse_maps(pixels, "--qgis")
     if pixels.dtype != "uint8":

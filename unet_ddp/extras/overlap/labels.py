@@ -46,7 +46,7 @@ class OverlapLabels(Labels):
     """
 
     kind: ClassVar[str] = "overlapping classes"
-    activation: ClassVar[str] = "sigmoid"
+    head: ClassVar[str] = "sigmoid"
     decision: ClassVar[str] = "each class from its own threshold on"
     mask_output: ClassVar[str] = "class_masks"
     layer_opacity: ClassVar[int] = 100

@@ -16,8 +16,7 @@ from unet_ddp.distributed.device import cudnn_autotuning
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of
 from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps, trying
-from unet_ddp.metrics.counts import Counts
-from unet_ddp.plugins import find
+from unet_ddp.heads import find_head
 from unet_ddp.runs.plan import RunBuilder
 from unet_ddp.runs.writers import describe_time
 from unet_ddp.training.state import TrainState
@@ -47,9 +46,8 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
         tuner = data.labels.tuner(data, world, resize_masks=config.data.resize_masks)
         if images and tuner is not None:  # each epoch's network may be the best so far
             began = time.perf_counter()
-            counts = find("counts", data.labels.activation).zeros(
-                data.labels.num_classes, world.device
-            )
+            kind = find_head(data.labels).counts
+            counts = kind.zeros(data.labels.num_classes, world.device)
             tuner.tune(state, counts, watch=lambda samples: samples)
             validation += _SEPARATION * (time.perf_counter() - began)
     pace = Pace(step, state.steps_per_epoch, validation)
@@ -119,7 +117,7 @@ def time_validation(state: TrainState, loaders: Loaders, *, images: int, labels:
     if not images or loaders.validation is None:
         return 0.0
     tried = min(images, _MOST_IMAGES)
-    kind: type[Counts] = find("counts", labels.activation)
+    kind = find_head(labels).counts
     for count in (1, tried):  # the first pass starts the reading processes
         began = time.perf_counter()
         counts = count_pixels(

@@ -55,7 +55,7 @@ def make_gallery(
         with dataset.pairs.local(dataset.pairs[record.pair].image) as image:
             photo = draw_photo(image, dataset.image_format, _LONGEST)
         labels = predictor.labels
-        band = decide(logits, evaluation.threshold, predictor.activation)
+        band = decide(logits, evaluation.threshold, predictor.head)
         predicted = decode(labels, band, sample.truth[0].numpy())
         layers = _draw_layers(sample.mask[0].numpy(), predicted, photo, labels)
         caption = _caption(record, labels)

@@ -1,8 +1,9 @@
-"""Probabilities of classes that overlap: a sigmoid for each."""
+"""The head of classes that overlap: a sigmoid for each."""
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,7 +14,12 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Ids
 from unet_ddp.extras.overlap.bits import join_planes
 from unet_ddp.extras.overlap.labels import OverlapLabels
-from unet_ddp.prediction.activation import Scores
+from unet_ddp.heads import Scores
+
+if TYPE_CHECKING:
+    from unet_ddp.config import OptimizationConfig
+    from unet_ddp.metrics.counts import Counts
+    from unet_ddp.training.losses import SegmentationLoss
 
 
 class Sigmoid:
@@ -24,6 +30,19 @@ class Sigmoid:
         # The inverse of the sigmoid.
         limits = [math.log(limit / (1 - limit)) for limit in labels.limits]
         self._limits = np.array(limits, np.float32)[:, None, None]  # (C, 1, 1)
+
+    @property
+    def counts(self) -> type[Counts]:
+        """The class that counts pixels for scores."""
+        from unet_ddp.extras.overlap.counts import ClassCounts
+
+        return ClassCounts
+
+    def make_loss(self, options: OptimizationConfig) -> SegmentationLoss:
+        """Return the loss of a run with these settings."""
+        from unet_ddp.extras.overlap.loss import OverlapLoss
+
+        return OverlapLoss(options)
 
     def reduce(self, logits: Tensor) -> Tensor:
         """Return the logits: all are needed."""

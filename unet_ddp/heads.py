@@ -1,9 +1,12 @@
-"""From logits to probabilities and class ids; the labels name theirs, see plugins/built_in.py."""
+"""What stands behind a network's logits: probabilities, class ids, counts for scores, and the loss.
+
+Each kind of labels names its head. A head imports what only training or scoring needs when it is asked for that.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import torch
@@ -14,12 +17,24 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Ids
 from unet_ddp.plugins import find
 
+if TYPE_CHECKING:
+    from unet_ddp.config import OptimizationConfig
+    from unet_ddp.metrics.counts import Counts
+    from unet_ddp.training.losses import SegmentationLoss
+
 Scores = NDArray[np.float32]
 """(C, rows, width): logits up to a constant per pixel; for background and foreground (1, …), their difference."""
 
 
-class Activation(Protocol):
-    """A way from logits to probabilities and class ids; it is made from the labels."""
+class Head(Protocol):
+    """A way from logits to probabilities, class ids, counts and a loss; it is made from the labels."""
+
+    @property
+    def counts(self) -> type[Counts]:
+        """The class that counts pixels for scores."""
+
+    def make_loss(self, options: OptimizationConfig) -> SegmentationLoss:
+        """Return the loss of a run with these settings."""
 
     def reduce(self, logits: Tensor) -> Tensor:
         """Return all of logits (N, C, h, w) that the rest needs, as `Scores` of each image."""
@@ -45,6 +60,19 @@ class Softmax:
 
     def __init__(self, labels: Labels | None = None) -> None:
         pass
+
+    @property
+    def counts(self) -> type[Counts]:
+        """The class that counts pixels for scores."""
+        from unet_ddp.metrics.counts import Counts
+
+        return Counts
+
+    def make_loss(self, options: OptimizationConfig) -> SegmentationLoss:
+        """Return the loss of a run with these settings."""
+        from unet_ddp.training.losses import SegmentationLoss
+
+        return SegmentationLoss(options)
 
     def reduce(self, logits: Tensor) -> Tensor:
         """Return the logits (N, C, h, w); of two classes, the difference (N, 1, h, w)."""
@@ -85,7 +113,7 @@ class Softmax:
 SOFTMAX = Softmax()
 
 
-def activation_of(labels: Labels) -> Activation:
-    """Return what makes class ids of these labels."""
-    activation: Activation = find("activations", labels.activation)(labels)
-    return activation
+def find_head(labels: Labels) -> Head:
+    """Return the head of these labels."""
+    head: Head = find("heads", labels.head)(labels)
+    return head
