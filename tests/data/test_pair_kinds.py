@@ -7,23 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import install_package, make_set
+from tests.conftest import make_set
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pairs, Places, list_kinds
 from unet_ddp.files import as_path
 
-BOOK = """
-from pathlib import Path
-from unet_ddp.data.pairs import Pair, PairKind, Pairs
-
-class Book(PairKind):
-    def claims(self, places):
-        return places.images is not None and places.images.suffix == ".book"
-
-    def find(self, places, report):
-        return Pairs([Pair("page", places.images / "page.png", places.images / "page_mask.png")])
-"""
-HEAVY = ("unet_ddp.extras.cloud", "unet_ddp.extras.packs.pairs", "unet_ddp.extras.overlap.folders")
+HEAVY = (
+    "unet_ddp.data.remote_pairs", "unet_ddp.extras.cloud", "unet_ddp.extras.packs.pairs",
+    "unet_ddp.extras.overlap.folders",
+)  # fmt: skip
 
 
 def claims(places: Places) -> str:
@@ -43,7 +35,7 @@ def test_each_kind_claims_its_own_places(tmp_path: Path) -> None:
     assert claims(Places(classes / "car", classes, planes=True)) == "Folders"
     assert claims(Places(images, tmp_path / "none", planes=True)) == "Folders"
     for both in ((as_path("s3://bucket/i"), classes), (images, as_path("gs://bucket/m"))):
-        assert claims(Places(*both, planes=True)) == "RemoteFolders"
+        assert claims(Places(*both, planes=True)) == "Folders"
 
 
 def test_folders_of_this_machine_import_no_other_kind(
@@ -55,14 +47,3 @@ def test_folders_of_this_machine_import_no_other_kind(
     pairs = find_pairs(tmp_path / "imgs", tmp_path / "masks", planes=True)
     assert type(pairs) is type(pairs[:1]) is Pairs
     assert [name for name in sys.modules if name.startswith(HEAVY)] == []
-
-
-def test_a_kind_of_an_installed_package_is_asked_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "book_pairs.py").write_text(BOOK)
-    install_package(tmp_path, "[unet_ddp.pairs]\nbook = book_pairs:Book\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    (pair,) = find_pairs(tmp_path / "a.book")
-    assert (pair.name, pair.image) == ("page", tmp_path / "a.book" / "page.png")
-    assert claims(Places(tmp_path / "a.pack")) == "PackKind"

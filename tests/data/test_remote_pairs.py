@@ -22,6 +22,7 @@ def test_only_objects_in_storage_have_stamps_from_the_start() -> None:
     local = Pair("a", Path("a.png"), Path("a_mask.png"))
     remote = Pair("b", Url("s3://bucket/b.png"), Path("b_mask.png"), stamps=((5, 7), None))
     both, one = collect([local, remote]), collect([local])
+    assert type(collect([Pair("c", Path("c.png"), Path("m/*/c.png")), remote])) is RemotePairs
     assert type(both) is RemotePairs and type(one) is Pairs
     assert both.storage is storage_of("s3://bucket") and one.storage is None
     assert RemotePairs([local]).storage is None  # objects were named, and are not there

@@ -1,4 +1,4 @@
-"""The kinds of data sets that the core finds: two folders, here or at addresses, and lists."""
+"""The kinds of data sets that the core finds: two folders, and lists."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from unet_ddp.data.matching import Report, match_folders, read_list
 from unet_ddp.data.pairs import Pair, PairKind, Pairs, Places
-from unet_ddp.data.remote_pairs import RemotePairs
 from unet_ddp.files import is_address
 
 
@@ -24,7 +23,7 @@ class PairList(PairKind):
 
 
 class Folders(PairKind):
-    """A folder of images and one of masks."""
+    """A folder of images and one of masks, here or at addresses."""
 
     def claims(self, places: Places) -> bool:
         """Return whether both are given."""
@@ -34,15 +33,11 @@ class Folders(PairKind):
         """Return the pairs of files with one name."""
         return match_folders(places, report)
 
-
-class RemoteFolders(Folders):
-    """The same of which one is at an address."""
-
-    def claims(self, places: Places) -> bool:
-        """Return whether both are given, one of them as an address."""
-        return super().claims(places) and any(map(is_address, (places.images, places.masks)))
-
-    def collect(self, pairs: Sequence[Pair]) -> Pairs | None:
-        """Return the set of pairs if any file is at an address."""
+    def collect(self, pairs: Sequence[Pair]) -> Pairs:
+        """Return the set of pairs of any files, which may be at addresses."""
         files = (file for pair in pairs for file in (pair.image, pair.mask))
-        return RemotePairs(pairs) if any(map(is_address, files)) else None
+        if not any(map(is_address, files)):
+            return Pairs(pairs)
+        from unet_ddp.data.remote_pairs import RemotePairs
+
+        return RemotePairs(pairs)

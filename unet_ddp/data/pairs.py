@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -16,7 +15,8 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.masks import Flags
 from unet_ddp.data.readers.base import Header
-from unet_ddp.plugins import find, is_built_in, list_names
+from unet_ddp.plugins import find
+from unet_ddp.plugins.built_in import BUILT_IN
 from unet_ddp.storage import Storage
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Places:
 
 
 class PairKind(ABC):
-    """A kind of data set, found at its places. All kinds are asked: their modules import little."""
+    """A kind of data set, found at its places. Each is asked, so its module imports little."""
 
     @abstractmethod
     def claims(self, places: Places) -> bool:
@@ -196,8 +196,8 @@ class PairKind(ABC):
 
 
 def list_kinds() -> Iterator[PairKind]:
-    """Yield the kinds of data sets in the order in which they are asked, of installed packages first."""
-    for name in sorted(list_names("pairs"), key=partial(is_built_in, "pairs")):
+    """Yield the kinds of data sets in the order in which they are asked."""
+    for name in BUILT_IN["pairs"]:
         yield find("pairs", name)()
 
 
@@ -205,4 +205,4 @@ def collect(pairs: Iterable[Pair]) -> Pairs:
     """Return the set of pairs, of the kind that can read all files."""
     found = list(pairs)
     sets = (kind.collect(found) for kind in list_kinds())
-    return next((each for each in sets if each is not None), Pairs(found))
+    return next(each for each in sets if each is not None)  # the last kind reads any file

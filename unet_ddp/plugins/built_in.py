@@ -44,11 +44,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     # when the configurations are defined, of installed packages: a class, whose fields join those of its `place`
     "settings": {},
-    # in turn, when a data set is to be found: a subclass of PairKind
+    # each in turn, when a data set is to be found: a subclass of PairKind; the last one reads any file
     "pairs": {
         "pack": "unet_ddp.extras.packs.pack_kind:PackKind",
         "list": "unet_ddp.data.pair_kinds:PairList",
-        "addresses": "unet_ddp.data.pair_kinds:RemoteFolders",
         "class_folders": "unet_ddp.extras.overlap.class_folder_kind:ClassFolders",
         "folders": "unet_ddp.data.pair_kinds:Folders",
     },

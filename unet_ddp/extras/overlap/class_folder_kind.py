@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from unet_ddp.data.matching import Report, match_folders
-from unet_ddp.data.pair_kinds import Folders
-from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Places
+from unet_ddp.data.pairs import CLASSES_MARK, Pair, PairKind, Pairs, Places
+from unet_ddp.files import is_address
 
 
-class ClassFolders(Folders):
+class ClassFolders(PairKind):
     """A folder of images, and one of masks that has a folder for each class."""
 
     def claims(self, places: Places) -> bool:
         """Return whether the folder of masks has folders, in which the images are not."""
         if not places.planes or places.images is None or places.masks is None:
+            return False
+        if any(map(is_address, (places.images, places.masks))):
             return False
         with suppress(OSError, ValueError):  # who lists the folder says so
             is_below = places.images.resolve().is_relative_to(places.masks.resolve())
@@ -31,8 +33,10 @@ class ClassFolders(Folders):
         return match_folders(places, report, merge_class_masks)
 
     def collect(self, pairs: Sequence[Pair]) -> Pairs | None:
-        """Return the set of pairs if any mask stands for a folder for each class."""
-        if not any(CLASSES_MARK in pair.mask.parts for pair in pairs):
+        """Return the set of pairs if any mask stands for a folder for each class, and all files are here."""
+        files = (file for pair in pairs for file in (pair.image, pair.mask))
+        is_marked = any(CLASSES_MARK in pair.mask.parts for pair in pairs)
+        if not is_marked or any(map(is_address, files)):
             return None
         from unet_ddp.extras.overlap.folders import ClassFolderPairs
 
