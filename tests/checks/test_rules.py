@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unet_ddp.checks.metadata import ImageMetadata, MaskMetadata, ScannedPair
 from unet_ddp.checks.rules import (
     check_rules,
     common_values,
     crop_size,
     measure_range,
 )
-from unet_ddp.checks.scan import ImageMetadata, MaskMetadata, ScannedPair
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.matching import Report

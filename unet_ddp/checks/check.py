@@ -13,14 +13,17 @@ from pathlib import Path
 import numpy as np
 
 from unet_ddp.checks import sides
+from unet_ddp.checks.metadata import ScannedPair
 from unet_ddp.checks.near_duplicates import confirm, find_copies
+from unet_ddp.checks.numbers import find_numbers
+from unet_ddp.checks.rare import find_rare
 from unet_ddp.checks.rules import (
     check_rules,
     common_values,
     crop_size,
     measure_range,
 )
-from unet_ddp.checks.scan import ScannedPair, scan
+from unet_ddp.checks.scan import scan
 from unet_ddp.checks.summary import (
     describe_images,
     warn_of_classes,
@@ -96,7 +99,7 @@ def prepare_data(
         one_size=one_size,
         draw=draw,
         most_pixels=max(height * width for height, width in sizes),
-        rare=find("extras", "find_rare")(table, data.split),
+        rare=find_rare(table, data.split),
     )
 
 
@@ -215,7 +218,7 @@ def _choose_labels(
     given = {config.mask_threshold, config.classes, config.class_names, values.lossy}
     if given == {None} and not called(config, "label_rules"):  # the values alone say it
         ignore = config.ignore_index
-        problem = find("extras", "find_numbers")(table, values, ignore, report)
+        problem = find_numbers(table, values, ignore, report)
         if problem is None and ignore is None:
             problem = _find_mixture(table, values)
         if problem is not None:

@@ -32,6 +32,7 @@ from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.same_data import measure_files
 from unet_ddp.settings import values_of, with_values
 from unet_ddp.training.losses import SegmentationLoss
+from unet_ddp.training.own_loss import try_loss
 from unet_ddp.training.own_state import Numbers
 from unet_ddp.training.state import AdamW, Schedule, TrainState
 from unet_ddp.training.step import seed_all
@@ -63,7 +64,7 @@ def choose_model(
     loss: SegmentationLoss = find("objectives", data.labels.activation)(options).to(device)
     if loss.own_terms:
         seed_all(options.seed)  # the same first weights on every rank
-        loss, more = find("extras", "try_loss")(loss, data.labels.num_classes, device)
+        loss, more = try_loss(loss, data.labels.num_classes, device)
         notes += more
     precision = Precision(device, options.precision)
     sources, changes = _read_own_sources(config, architecture, resumed)

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from tests.conftest import data_flags, make_set
-from tests.extras.diagnose.test_memory import CPU as SHORT_OF_CPU
-from tests.extras.diagnose.test_memory import CUDA
+from tests.distributed.test_out_of_memory import CPU as SHORT_OF_CPU
+from tests.distributed.test_out_of_memory import CUDA
 from tests.ranks import Ranks, call_main
 from tests.tiny import CPU, make_data
 from unet_ddp.checkpoints import file as checkpoint
