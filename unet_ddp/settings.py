@@ -60,7 +60,7 @@ class Replaces(Rule):
 
 
 class Calls(Rule):
-    """A point, whose part of the field's name is called, or an extra; then the values that call it.
+    """A point, whose part of the field's name is called; then the values that call it.
 
     Without values, all do but the default, None, 0 and False.
     """
@@ -241,7 +241,7 @@ def pairs_of(kind: Any, rule: type[Rule]) -> list[tuple[str, str]]:
 
 
 def called(config: object, point: str) -> list[str]:
-    """Return the names of the settings that call a part of a point, or an extra."""
+    """Return the names of the settings that call a part of a point."""
     values = values_of(config)
     names = []
     for name, each in settings_of(type(config)).items():

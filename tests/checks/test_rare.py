@@ -10,6 +10,7 @@ from PIL import Image
 
 from unet_ddp.checks.check import prepare_data
 from unet_ddp.cli import parse_train
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.dataset import PreparedData
 
 DARK, LIGHT = (20, 200), (200, 20)  # grey of background and object
@@ -30,7 +31,9 @@ def write(
             Image.fromarray(pixels.astype(np.uint8)).save(path)
         lines.append(f"imgs/{name}.png,masks/{name}.png,{group},{split}\n")
     (folder / "list.csv").write_text("".join(lines), encoding="utf-8")
-    return prepare_data(parse_train(["--list", str(folder / "list.csv")]).data, seed=0)
+    return prepare_data(
+        parse_train(["--list", str(folder / "list.csv")]).data, parts=DATA_PARTS, seed=0
+    )
 
 
 def sides(training: int, validation: int) -> list[str]:

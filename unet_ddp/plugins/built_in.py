@@ -12,12 +12,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "doctor": "unet_ddp.commands.doctor:main",
         "evaluate": "unet_ddp.commands.evaluate:main",
         "import": "unet_ddp.extras.annotations.command:main",
-        "pack": "unet_ddp.extras.packs.command:main",
-        "report": "unet_ddp.extras.report.command:main",
+        "pack": "unet_ddp.commands.pack:main",
+        "report": "unet_ddp.commands.report:main",
         "compare": "unet_ddp.extras.report.compare:main",
         "tune": "unet_ddp.extras.tune.command:main",
-        "learning-curve": "unet_ddp.extras.learning_curve.command:main",
-        "export": "unet_ddp.extras.onnx.export:main",
+        "learning-curve": "unet_ddp.commands.learning_curve:main",
+        "export": "unet_ddp.commands.export:main",
         "demo": "unet_ddp.extras.demo.command:main",
         "serve": "unet_ddp.extras.serve.command:main",
         "demo-data": "unet_ddp.extras.demo_set.command:main",
@@ -146,16 +146,6 @@ BUILT_IN: dict[str, dict[str, str]] = {
         # masks are listed, where these may be: (folders of images and masks, files of both by name, stamps, suffix)
         # -> masks by name
         "merge_class_masks": "unet_ddp.extras.overlap.folders:merge_class_masks",
-        # the masks' values are known, and not yet their labels: (DataConfig, Table, MaskValues, Report) -> problems
-        "check_planes": "unet_ddp.extras.overlap.checks:check_planes",
-        # no data at all: (folder) -> the folder, with the demo set
-        "write_demo": "unet_ddp.extras.demo_set.draw:write_demo",
-        # the data are prepared, with --balance: (DataConfig, Table, Labels, Pairs, seed=) -> Draw
-        "plan_draw": "unet_ddp.extras.sampling.balance:plan_draw",
-        # samples are augmented, with --scale-jitter or a Draw: (DataConfig) -> Cut of data/augmentation.py
-        "plan_cuts": "unet_ddp.extras.sampling.cuts:plan_cuts",
-        # loaders are built, with --cache: (TrainConfig, Labels, ImageFormat, World) -> SampleStore
-        "open_cache": "unet_ddp.extras.cache.samples:open_cache",
         # -- what is at s3://, gs://, az:// or http://
         # files.as_path: (text) -> Path
         "open_address": "unet_ddp.extras.cloud.remote:open_address",
@@ -173,30 +163,5 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "run_copy": "unet_ddp.extras.cloud.report:local_run",
         # loaders: (data set, sampler, batch_size=, workers=) -> arguments of DataLoader
         "how_to_read": "unet_ddp.extras.cloud.reading:how_to_read",
-        # -- weights from elsewhere
-        # --load, --encoder-weights: (TrainConfig) -> with `describe`, `fit`; None if they are to be downloaded
-        "given_weights": "unet_ddp.extras.transfer.fit:read_weights",
-        # --encoder-weights: (encoder, Preprocessing) -> Preprocessing, with the encoder's normalisation
-        "encoder_pixels": "unet_ddp.extras.transfer.pretrained:normalise_for",
-        # -- a process ends by an error, or runs out of memory
-        # a run begins, with --deterministic: (log) -> its context
-        "deterministic": "unet_ddp.extras.diagnose.deterministic:deterministic",
-        # before the first step, with --compile: (replica, loss, World) -> nn.Module
-        "compile_network": "unet_ddp.extras.diagnose.compiled:compile_network",
-        # after it: (log)
-        "log_uncompiled": "unet_ddp.extras.diagnose.compiled:log_uncompiled",
-        # -- several processes
-        # before the run's folder is opened: (TrainConfig, names of torchruns, World)
-        "check_hosts": "unet_ddp.extras.hosts.compare:check_hosts",
-        # once the data and the model are known: (Split, texts of own sources, World)
-        "check_data": "unet_ddp.extras.hosts.compare:check_data",
-        # -- a network or a loss of the user's own
-        # -- the scores are known
-        # all epochs are done: (TrainConfig, PreparedData, World, log)
-        "write_reports": "unet_ddp.extras.report.write:write_reports",
-        # `evaluate` has found what to score, with --against: (EvaluateConfig, Job, World) -> (Evaluation) -> lines
-        "score_other": "unet_ddp.extras.against.other:score_other",
-        # `evaluate`: (title, facts, Evaluation, Predictor, EvaluationDataset) -> HTML
-        "render_evaluation": "unet_ddp.extras.report.write:render_evaluation",
     },
 }

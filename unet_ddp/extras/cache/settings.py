@@ -2,12 +2,12 @@
 
 from typing import Annotated
 
-from unet_ddp.settings import Calls, Kind
+from unet_ddp.settings import Kind
 
 
 class CacheSettings:
     """Joins the settings of a start."""
 
     place = "launch", "workers"
-    cache: Annotated[bool, Kind.OF_HOST, Calls("open_cache")] = False
+    cache: Annotated[bool, Kind.OF_HOST] = False
     """Decode and scale each pair once, and keep it in the user's cache folder (XDG_CACHE_HOME) for this and later runs."""

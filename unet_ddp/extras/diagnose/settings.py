@@ -17,5 +17,5 @@ class DeterministicSettings:
     """Joins the settings of a start."""
 
     place = "launch", "callback"
-    deterministic: Annotated[bool, Calls("deterministic")] = False
+    deterministic: bool = False
     """Use deterministic algorithms, slower on a GPU; warn where torch has none."""

@@ -23,7 +23,6 @@ from unet_ddp.extras.overlap.folders import (
     split_marked,
 )
 from unet_ddp.extras.overlap.settings import OverlapSettings
-from unet_ddp.settings import called
 
 _SHOWN = 3  # pairs of classes in a line
 
@@ -34,7 +33,7 @@ def check_planes(config: DataConfig, table: Table, values: MaskValues, report: R
     Without --overlap, such masks are a problem, and others are not looked at.
     """
     roots = _find_roots(table)
-    overlaps = bool(called(config, "check_planes"))
+    overlaps = cast(OverlapSettings, config).overlap
     if not roots and not overlaps:
         return []
     folders = {root: class_folders(root) for root in roots}

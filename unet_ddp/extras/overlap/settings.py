@@ -14,7 +14,6 @@ class OverlapSettings:
         bool,
         Kind.FIXED,
         Calls("label_rules"),
-        Calls("check_planes"),
         Excludes("instances", "mask_threshold", "palette", "classes", "invert"),
     ] = False
     """Classes may overlap: masks are a folder for each class, a page of a TIFF for each, or bit fields; each class is learnt and predicted by itself (docs/how-to/overlapping-classes.md)."""

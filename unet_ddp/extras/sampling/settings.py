@@ -3,20 +3,17 @@
 from typing import Annotated
 
 from unet_ddp.errors import Limit, UserError
-from unet_ddp.settings import Calls, flag
+from unet_ddp.settings import flag
 
 
 class SamplingSettings:
     """Joins the settings of the data."""
 
     place = "data", "resize_masks"
-    balance: Annotated[
-        float, Calls("plan_draw"), flag("PERCENT"), Limit(at_least=0, at_most=100)
-    ] = 0.0
+    balance: Annotated[float, flag("PERCENT"), Limit(at_least=0, at_most=100)] = 0.0
     """Percentage of the training samples that are chosen by class, each class as often as any other, with crops around one of its pixels; e.g. 50 if classes are rare; 0: off."""
     scale_jitter: Annotated[
         tuple[float, float] | None,
-        Calls("plan_cuts"),
         flag("LOW HIGH"),
         Limit(at_least=0.1, at_most=10),
     ] = None
