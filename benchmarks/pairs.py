@@ -36,6 +36,7 @@ from PIL import Image
 from benchmarks.timing import new_parser, print_table
 from unet_ddp.checks.check import prepare_data
 from unet_ddp.checks.scan import scan
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import DataConfig
 from unet_ddp.data.dataset import Sample, SegmentationDataset
 from unet_ddp.data.labels import Labels
@@ -143,7 +144,7 @@ def draw_index(folder: Path, count: int) -> None:
 def prepare(folder: Path, balance: float) -> tuple[float, str]:
     """Prepare the data as rank 0 does, keep it as the other ranks get it; return its seconds of a core."""
     began = time.process_time()
-    data = prepare_data(DataConfig(images=str(folder), balance=balance), seed=0)
+    data = prepare_data(DataConfig(images=str(folder), balance=balance), parts=DATA_PARTS, seed=0)
     data.split.fingerprint  # noqa: B018  # which is computed when it is asked for
     seconds = time.process_time() - began
     (folder / "data.pickle").write_bytes(pickle.dumps(data))

@@ -31,6 +31,7 @@ from benchmarks.images import draw
 from benchmarks.timing import machine, new_parser, print_table, take_turns
 from tests.object_store import put_folder, running_store
 from unet_ddp.checks.check import check_dataset, prepare_data
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import DataConfig
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.dataset import SegmentationDataset
@@ -84,7 +85,7 @@ def resize_whole(image: Pixels, mask: NDArray[np.uint8], **key: int | None) -> A
 
 def ways_to_read(config: DataConfig, scale: float) -> tuple[int, dict[str, Callable[[], object]]]:
     """Return the number of pairs, and functions that read all of them."""
-    data = prepare_data(config, seed=0)
+    data = prepare_data(config, parts=DATA_PARTS, seed=0)
     pairs = collect([*data.split.training, *data.split.validation][:IMAGES])
     photo = Augmentation(data.format, "photo", data.crop_size, seed=0)
     folder = cache_folder() or Path()
@@ -124,7 +125,7 @@ def ways_to_load(config: DataConfig, scale: float, folder: Path) -> dict[str, Ca
     folders = {"images": config.images, "masks": config.masks}
     placed = {key: str(put_folder(Path(str(name)), url / key)) for key, name in folders.items()}
     places = {"disk": config, "an S3 server": DataConfig(**placed)}
-    checked = check_dataset(config, Report(), seed=0)
+    checked = check_dataset(config, Report(), parts=DATA_PARTS, seed=0)
     assert checked is not None
     (folder / "pack").mkdir()
     for name, shards in (("the disk", folder / "pack"), ("an S3 server", Url("s3://bucket/pack"))):
@@ -132,7 +133,7 @@ def ways_to_load(config: DataConfig, scale: float, folder: Path) -> dict[str, Ca
         places[f"shards on {name}"] = DataConfig(images=str(shards))
     ways = {}
     for name, place in places.items():
-        data = prepare_data(place, seed=0)
+        data = prepare_data(place, parts=DATA_PARTS, seed=0)
         pairs = collect([*data.split.training, *data.split.validation][:IMAGES])
         if place.masks is None:
             pairs = open_pack(as_path(str(place.images)))[:IMAGES]

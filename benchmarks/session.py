@@ -14,16 +14,19 @@ import torch
 from benchmarks.images import make_images
 from unet_ddp.cli import parse_train
 from unet_ddp.commands import train
+from unet_ddp.commands.parts import DATA_PARTS
+from unet_ddp.commands.train_parts import choose_parts, open_run
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
-from unet_ddp.data.loaders import Loaders, build_loaders
+from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.device import cudnn_autotuning
 from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.metrics.scores import Validation
-from unet_ddp.runs.build import build_metadata, build_state, choose_model
+from unet_ddp.runs.build import build_metadata, choose_model
 from unet_ddp.runs.folder import RunFolder
+from unet_ddp.runs.plan import RunBuilder
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.tracking import Tracker
 from unet_ddp.training.state import TrainState
@@ -95,13 +98,13 @@ def open_session(flags: Sequence[str]) -> Iterator[Session]:
     world = join("auto", 60)
     torch.set_float32_matmul_precision("high")
     with RunFolder(config, world, print) as folder:
-        resumed = folder.open(config)
+        resumed = open_run(folder, config)
         config = resumed.resolve_settings(config, world)
-        data = resumed.prepare_data(config)
-        spec = choose_model(config, data, resumed, world.device)
-        loaders = build_loaders(config, data, image_format=spec.preprocessing.format, world=world)
-        state = build_state(config, spec, data, resumed, loaders, world)
+        data, parts = resumed.prepare_data(config, DATA_PARTS), choose_parts(config)
+        spec = choose_model(config, data, resumed, world.device, parts=parts)
+        state, loaders = RunBuilder(spec, data, resumed, world, 0.0, parts).build(config)
         folder.claim(config, data, resumed, build_metadata(config, spec, data, loaders, world))
-        with loaders, Tracker(config, data, state, loaders, world, print) as tracker:
+        run = config, data, state, loaders, world
+        with loaders, Tracker(*run, print, parts.log_uncompiled) as tracker:
             yield Session(config, world, data, state, loaders, folder, tracker)
     leave(world)

@@ -20,10 +20,10 @@ import torch
 
 import unet_ddp
 from tests.conftest import data_flags, make_set
-from tests.extras.losses.test_own_loss import SOURCE
 from tests.network.test_own_network import NAME
 from tests.network.test_own_network import SOURCE as NETWORK
 from tests.ranks import TORCHRUN, TRAIN, call_main, hear_interrupts, python, warm_python
+from tests.training.test_own_loss import SOURCE
 
 SETTINGS = {"width": 2, "epochs": 2, "batch_size": 2, "workers": 0, "seed": 3, "device": "cpu"}
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]

@@ -9,10 +9,10 @@ import nbformat
 import pytest
 
 from tests.conftest import make_set
-from tests.extras.losses.test_own_loss import SOURCE
 from tests.notebooks import run_notebook
 from tests.ranks import ROOT, TRAIN, python
 from tests.test_api import assert_same_weights
+from tests.training.test_own_loss import SOURCE
 
 pytestmark = [pytest.mark.thorough, pytest.mark.processes]
 

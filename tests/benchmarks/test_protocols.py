@@ -15,6 +15,7 @@ from benchmarks.protocol_sets import Sets, find_camvid, find_carvana, find_dsb20
 from benchmarks.protocols import PROTOCOLS, main
 from tests.conftest import make_pair
 from unet_ddp.checks.check import prepare_data
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import DataConfig
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
@@ -83,7 +84,9 @@ def test_the_lists_share_no_image_and_the_trainer_gets_two_of_them(
     assert not training & validation and not test & (training | validation)
     found.write(tmp_path / "pairs.csv")
     data = prepare_data(
-        DataConfig(pairs_file=str(tmp_path / "pairs.csv"), mask_threshold=0), seed=0
+        DataConfig(pairs_file=str(tmp_path / "pairs.csv"), mask_threshold=0),
+        parts=DATA_PARTS,
+        seed=0,
     )
     assert {pair.image for pair in data.split.training} == training
     assert {pair.image for pair in data.split.validation} == validation

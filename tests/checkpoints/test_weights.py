@@ -17,6 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from tests.object_store import MemoryBucket
+from unet_ddp.checkpoints.foreign import infer_unet, strip_prefixes, take_from_module
 from unet_ddp.checkpoints.weights import (
     build_loaded,
     check_weights,
@@ -28,7 +29,6 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, put
-from unet_ddp.extras.transfer.foreign import infer_unet, strip_prefixes, take_from_module
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.network.unet import UNet
 from unet_ddp.prediction.backends import LoadedModel, TorchBackend, open_model

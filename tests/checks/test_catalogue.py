@@ -17,6 +17,7 @@ from tests.checks.catalogue import CASES, PAGE, Case, make_case, run_case
 from tests.ranks import Ranks
 from unet_ddp.checks.check import check_classes, prepare_data
 from unet_ddp.cli import parse_train
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.pairs import collect
@@ -57,7 +58,9 @@ def test_the_check_says_what_is_wrong_and_nothing_else_is_printed(
     config = parse(case, tmp_path)
     refused = False
     try:
-        data = prepare_data(config.data, seed=0, skip_bad=config.launch.skip_bad_files)
+        data = prepare_data(
+            config.data, parts=DATA_PARTS, seed=0, skip_bad=config.launch.skip_bad_files
+        )
         check_classes(data.labels, config.optimization.class_weights)
         lines = data.notes
         pairs = collect([*data.split.training, *data.split.validation])

@@ -20,6 +20,7 @@ from unet_ddp.checks.check import (
     check_dataset,
     prepare_data,
 )
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import DataConfig
 from unet_ddp.data.dataset import PreparedData, Sample, SegmentationDataset
 from unet_ddp.data.labels import Labels
@@ -37,12 +38,14 @@ def in_folder(folder: Path, **flags: Any) -> DataConfig:
 def prepared(
     folder: Path, *, skip_bad: int = 0, labels: Labels | None = None, **flags: Any
 ) -> PreparedData:
-    return prepare_data(in_folder(folder, **flags), seed=0, skip_bad=skip_bad, labels=labels)
+    return prepare_data(
+        in_folder(folder, **flags), parts=DATA_PARTS, seed=0, skip_bad=skip_bad, labels=labels
+    )
 
 
 def collected(config: DataConfig, **how: Any) -> tuple[Report, CheckedData | None]:
     report = Report(collects=True)
-    return report, check_dataset(config, report, seed=0, **how)
+    return report, check_dataset(config, report, parts=DATA_PARTS, seed=0, **how)
 
 
 def names(data: PreparedData) -> tuple[list[str], list[str]]:
@@ -74,7 +77,7 @@ def test_sizes_that_differ(tmp_path: Path) -> None:
         + "".join(f"imgs/{n}x.png,masks/{n}x.png,train\n" for n in "abc")
         + "imgs/zx.png,masks/zx.png,test\n"
     )
-    data = prepare_data(DataConfig(pairs_file=str(tmp_path / "p.csv")), seed=0)
+    data = prepare_data(DataConfig(pairs_file=str(tmp_path / "p.csv")), parts=DATA_PARTS, seed=0)
     assert data.one_size == (24, 32)  # of those that are used
 
 
@@ -82,7 +85,9 @@ def test_the_seed_and_the_flags_decide_the_split(tmp_path: Path) -> None:
     make_set(tmp_path, 12)
     config = in_folder(tmp_path, validation=25)
     splits = {
-        tuple(pair.name for pair in prepare_data(config, seed=seed).split.validation)
+        tuple(
+            pair.name for pair in prepare_data(config, parts=DATA_PARTS, seed=seed).split.validation
+        )
         for seed in range(5)
     }
     assert len(splits) > 1 and {len(split) for split in splits} == {3}
@@ -96,12 +101,12 @@ def test_a_list_is_read_and_its_test_pairs_are_checked_too(tmp_path: Path) -> No
     listing()(make_set(tmp_path, 6))
     path = tmp_path / "pairs.csv"
     path.write_text(path.read_text().replace("cx.png,train", "cx.png,test"))
-    data = prepare_data(DataConfig(pairs_file=str(path)), seed=0)
+    data = prepare_data(DataConfig(pairs_file=str(path)), parts=DATA_PARTS, seed=0)
     assert [len(side) for side in names(data)] == [3, 2]
     assert data.split.how == "by the list, 1 left out"
     cut(image(tmp_path))
     with pytest.raises(UserError, match=r"cx\.png"):
-        prepare_data(DataConfig(pairs_file=str(path)), seed=0)
+        prepare_data(DataConfig(pairs_file=str(path)), parts=DATA_PARTS, seed=0)
 
 
 def test_validation_may_have_its_own_folders(tmp_path: Path) -> None:
@@ -132,25 +137,25 @@ def test_the_demo_set_is_used_only_if_no_data_is_given_or_in_place(
         return make_set(folder, 3)
 
     monkeypatch.setattr("unet_ddp.extras.demo_set.draw.write_demo", write_demo)
-    data = prepare_data(DataConfig(), seed=0)
+    data = prepare_data(DataConfig(), parts=DATA_PARTS, seed=0)
     assert demo == [Path("data/demo")] and sum(map(len, names(data))) == 3
     assert data.notes[0] == (
         "no data: data/imgs and data/masks are empty; using the demo set in data/demo"
     )
     Path("data/imgs").mkdir()
     Path("data/imgs/notes.txt").touch()
-    prepare_data(DataConfig(), seed=0)
+    prepare_data(DataConfig(), parts=DATA_PARTS, seed=0)
     assert len(demo) == 2
     Path("data/imgs/sub").mkdir()  # images may be in it: data/ is in use
     with pytest.raises(UserError, match="data/masks: not found"):
-        prepare_data(DataConfig(), seed=0)
+        prepare_data(DataConfig(), parts=DATA_PARTS, seed=0)
     Path("data/imgs/sub").rmdir()
     Path("data/imgs/A.PNG").touch()
     with pytest.raises(UserError, match="data/masks: not found"):
-        prepare_data(DataConfig(), seed=0)
+        prepare_data(DataConfig(), parts=DATA_PARTS, seed=0)
     Path("data/imgs/A.PNG").unlink()
     make_set(tmp_path / "data", 5)
-    assert sum(map(len, names(prepare_data(DataConfig(), seed=0)))) == 5
+    assert sum(map(len, names(prepare_data(DataConfig(), parts=DATA_PARTS, seed=0)))) == 5
     assert len(demo) == 2
 
 
@@ -317,15 +322,19 @@ def test_images_are_drawn_by_the_classes_of_the_training_masks(tmp_path: Path) -
         (tmp_path / "pairs.csv").write_text("\n".join(["image,mask,split", *lines]))
         if name == "b":
             with pytest.raises(UserError, match=r"^--balance 50: the training masks have no pixel"):
-                prepare_data(DataConfig(**flags), seed=0)
+                prepare_data(DataConfig(**flags), parts=DATA_PARTS, seed=0)
             continue
-        data = prepare_data(DataConfig(**flags), seed=0)
+        data = prepare_data(DataConfig(**flags), parts=DATA_PARTS, seed=0)
         assert data.notes[-1] == "balance: 50% of the samples drawn by class, 25.0% for each"
-        assert data.draw is not None
+        assert data.draw is not None and data.cut is not None
         own = [pair.image.name for pair in data.split.training].index(f"{name}x.png")
         found = {data.draw(0, index) for index in range(50)}
         assert {draw for draw in found if draw[1] is not None} == {(own, 0), (own, 1)}
-    assert prepare_data(DataConfig(**flags | {"balance": 0.0}), seed=0).draw is None
+    flags |= {"balance": 0.0}
+    data = prepare_data(DataConfig(**flags), parts=DATA_PARTS, seed=0)
+    assert data.draw is None and data.cut is None and data.crop_size is None
+    data = prepare_data(DataConfig(**flags, scale_jitter=(0.5, 2.0)), parts=DATA_PARTS, seed=0)
+    assert data.draw is None and data.cut is not None and data.crop_size == (24, 32)
 
 
 def test_weights_must_be_one_per_class() -> None:

@@ -24,7 +24,7 @@ import torch
 from tests.conftest import make_pair, make_set
 from tests.object_store import MemoryBucket, ObjectStore, put_folder
 from tests.ranks import Ranks
-from unet_ddp.config import TrainConfig
+from unet_ddp.config import DataConfig, TrainConfig
 from unet_ddp.data import loaders as module
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.dataset import Sample, SegmentationDataset
@@ -46,9 +46,10 @@ from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.extras.cache.samples import SampleCache
+from unet_ddp.extras.cache.samples import SampleCache, open_cache
 from unet_ddp.extras.cloud import Url, delete
 from unet_ddp.extras.sampling.balance import ClassDraw
+from unet_ddp.extras.sampling.cuts import plan_cuts
 
 COLOUR, LABELS = ImageFormat(3), Labels((0, 255))
 many_workers = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -197,7 +198,8 @@ def prepared(folder: Path, **changes: Any) -> Any:
     pairs = find_pairs(folder / "imgs", folder / "masks")
     data = {
         "split": Split(pairs[:6], pairs[6:], ""), "labels": LABELS, "crop_size": None,
-        "smallest": (20, 26), "one_size": (20, 26), "draw": None, "most_pixels": 520,
+        "smallest": (20, 26), "one_size": (20, 26), "draw": None, "cut": None,
+        "most_pixels": 520,
     }  # fmt: skip
     return SimpleNamespace(**data | changes)
 
@@ -261,11 +263,11 @@ def test_every_world_draws_the_same_samples_from_any_step(folder: Path, crop_siz
     """By class and at random scales; of batches that are accumulated, too."""
     has = np.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 0, 0, 0]], bool)  # of the six to train on
     draw = ClassDraw(np.packbits(has, axis=1), share=0.7, seed=0)
-    data = prepared(folder, crop_size=crop_size, draw=draw)
+    cut = plan_cuts(DataConfig(scale_jitter=(0.5, 2) if crop_size else None))
+    data = prepared(folder, crop_size=crop_size, draw=draw, cut=cut)
 
     def read(rank: int, size: int, accumulate: int = 1, *, step: int = 0) -> list[Sample]:
         config = configured(
-            data={"scale_jitter": (0.5, 2) if crop_size else None, "balance": 0.7},
             optimization={"batch_size": 4 // size // accumulate, "accumulate": accumulate},
         )
         world = World(rank=rank, size=size)
@@ -329,11 +331,10 @@ def test_scale_resized_masks_and_the_cache_reach_the_samples(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     wide = folder / "masks" / "gx.png"
     wide.write_bytes((make_pair(tmp_path / "wide", "gx", size=(40, 52))[1]).read_bytes())
-    config = configured(
-        data={"scale": 0.5, "resize_masks": True}, launch={"workers": 0, "cache": True}
-    )
+    config = configured(data={"scale": 0.5, "resize_masks": True}, launch={"workers": 0})
     data = prepared(folder, smallest=(10, 13), one_size=(10, 13))
-    loaders = build_loaders(config, data, image_format=COLOUR, world=World())
+    cached = {"world": World(), "open_cache": open_cache}
+    loaders = build_loaders(config, data, image_format=COLOUR, **cached)
     samples = tmp_path / "caches" / "unet_ddp" / "samples"
     assert loaders.notes == [f"cache: {samples}"]
     assert loaders.validation is not None
@@ -350,10 +351,11 @@ def test_one_rank_of_a_machine_removes_what_the_cache_has_not_used_for_a_month(
     old.parent.mkdir(parents=True, mode=0o700)
     old.touch()
     os.utime(old, (0, 0))
-    config = configured(launch={"workers": 0, "cache": True})
+    config = configured(launch={"workers": 0})
     for local_rank in (1, 0):
         world = World(rank=local_rank, local_rank=local_rank, size=2, local_size=2)
-        build_loaders(config, prepared(folder), image_format=COLOUR, world=world)
+        cached = {"world": world, "open_cache": open_cache}
+        build_loaders(config, prepared(folder), image_format=COLOUR, **cached)
         assert old.exists() == (local_rank == 1)
 
 
@@ -382,8 +384,9 @@ def test_what_is_cached_in_storage_or_drawn_is_not_kept_in_memory(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    config = configured(launch={"workers": 0, "cache": True})
-    loaders = build_loaders(config, prepared(folder), image_format=COLOUR, world=World())
+    config = configured(launch={"workers": 0})
+    cached = {"world": World(), "open_cache": open_cache}
+    loaders = build_loaders(config, prepared(folder), image_format=COLOUR, **cached)
     assert isinstance(loaders.training.dataset.store, SampleCache)  # type: ignore[attr-defined]
     remote = make_dataset(folder)
     remote.pairs = RemotePairs(replace(pair, image=Url("s3://bucket/a")) for pair in remote.pairs)
@@ -403,9 +406,10 @@ def test_a_cache_that_others_can_write_to_is_not_used(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "unet_ddp").mkdir()
     (tmp_path / "unet_ddp").chmod(0o777)
-    config = configured(launch={"workers": 0, "cache": True})
+    config = configured(launch={"workers": 0})
     data = prepared(folder)  # scanned: the notice is said there, and only once
-    loaders = build_loaders(config, data, image_format=COLOUR, world=World())
+    cached = {"world": World(), "open_cache": open_cache}
+    loaders = build_loaders(config, data, image_format=COLOUR, **cached)
     assert loaders.notes == [] and len(list(loaders.training)) > 0
     assert list((tmp_path / "unet_ddp").iterdir()) == []
     assert capsys.readouterr().err.count("not used as cache") == 1

@@ -13,6 +13,7 @@ from PIL import Image
 from tests.conftest import data_flags, make_set
 from unet_ddp.checks.check import prepare_data
 from unet_ddp.cli import parse_train
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError
@@ -22,7 +23,7 @@ LABELS = Labels((0, 255))
 
 
 def find(content: dict[str, Any]) -> list[Pair]:
-    return list(rebuild(content, Path("best.pt"), LABELS).split.validation)
+    return list(rebuild(content, Path("best.pt"), LABELS, parts=DATA_PARTS).split.validation)
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def settings(folder: Path, **changes: Any) -> dict[str, Any]:
 
 def test_pairs_are_those_of_the_run(folder: Path) -> None:
     argv = [*data_flags(folder), "--validation", "30", "--seed", "5"]
-    data = prepare_data(parse_train(argv).data, seed=5)
+    data = prepare_data(parse_train(argv).data, parts=DATA_PARTS, seed=5)
     content = {"config": settings(folder), "names": data.split.fingerprint}
     assert find(content) == list(data.split.validation) and len(data.split.validation) == 3
     del content["names"]  # as in the first version's checkpoints
@@ -51,7 +52,7 @@ def test_what_the_run_left_out_by_skip_bad_files_is_left_out_again(folder: Path)
     for name in ("bx", "cx"):
         (folder / "imgs" / f"{name}.png").write_bytes(b"no image")
     argv = [*data_flags(folder), "--validation", "30", "--seed", "5"]
-    data = prepare_data(parse_train(argv).data, seed=5, skip_bad=2)
+    data = prepare_data(parse_train(argv).data, parts=DATA_PARTS, seed=5, skip_bad=2)
     assert find({"config": settings(folder), "names": data.split.fingerprint}) == list(
         data.split.validation
     )

@@ -32,6 +32,7 @@ from unet_ddp.runs.build import (
     describe_run,
 )
 from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.training.state import TrainState
 
 WORLD = World()
@@ -53,9 +54,9 @@ def build_run(
     world: World = WORLD,
 ) -> tuple[build.Model, Loaders, TrainState]:  # fmt: skip
     data, resumed = data or make_data(), resumed or Resumed()
-    model = choose_model(config, data, resumed, world.device)
+    model = choose_model(config, data, resumed, world.device, parts=RunParts())
     loaders = build_loaders(config, data, image_format=model.preprocessing.format, world=world)
-    return model, loaders, build_state(config, model, data, resumed, loaders, world)
+    return model, loaders, build_state(config, model, data, resumed, loaders, world, RunParts())
 
 
 # -- the model ----------------------------------------------------------------------------------
@@ -66,7 +67,7 @@ def test_a_new_run_s_model_is_that_of_the_flags() -> None:
     data = make_data(
         format=ImageFormat(4, "uint16", 7.0), range=PixelRange(1, 9, (0.5,) * 4, (0.1,) * 4)
     )
-    model = choose_model(config, data, Resumed(), WORLD.device)
+    model = choose_model(config, data, Resumed(), WORLD.device, parts=RunParts())
     assert model.architecture == replace(PLAIN, channels=4)
     assert model.preprocessing == Preprocessing(4, (0.5,) * 4, (0.1,) * 4, 1.0, "uint16", 1, 9, 7.0)
     assert model.notes == []
@@ -74,18 +75,22 @@ def test_a_new_run_s_model_is_that_of_the_flags() -> None:
     assert loss.options is config.optimization
     assert loss.class_weights is not None and loss.class_weights.tolist() == [1.0, 4.0]
     assert model.precision.dtype == torch.float32
-    half = choose_model(with_options(precision="bfloat16"), data, Resumed(), WORLD.device)
+    half = choose_model(
+        with_options(precision="bfloat16"), data, Resumed(), WORLD.device, parts=RunParts()
+    )
     assert half.precision.dtype == torch.bfloat16
-    full = choose_model(with_options(precision="float32"), data, Resumed(), WORLD.device)
+    full = choose_model(
+        with_options(precision="float32"), data, Resumed(), WORLD.device, parts=RunParts()
+    )
     assert full.precision.dtype == torch.float32
     network = NetworkConfig(model="fpn", encoder="resnet18")
     chosen = choose_model(
-        replace(CONFIG, network=network), data, Resumed(), WORLD.device
+        replace(CONFIG, network=network), data, Resumed(), WORLD.device, parts=RunParts()
     ).architecture
     assert chosen == Architecture("fpn", 4, 2, "resnet18")
     bilinear = NetworkConfig(width=8, bilinear=True)
     chosen = choose_model(
-        replace(CONFIG, network=bilinear), data, Resumed(), WORLD.device
+        replace(CONFIG, network=bilinear), data, Resumed(), WORLD.device, parts=RunParts()
     ).architecture
     assert chosen == Architecture("unet", 4, 2, None, 8, True)
 
@@ -99,7 +104,9 @@ def test_the_border_of_objects_weighs_more_unless_a_weight_is_given() -> None:
         (None, Labels((0, 255)), None),
     ):
         config = with_options(boundary_weight=given)
-        model = choose_model(config, make_data(labels=labels), Resumed(), WORLD.device)
+        model = choose_model(
+            config, make_data(labels=labels), Resumed(), WORLD.device, parts=RunParts()
+        )
         assert model.loss.options.boundary_weight == expected
 
 
@@ -109,7 +116,7 @@ def test_a_resumed_run_s_model_is_the_checkpoint_s() -> None:
     resumed = Resumed(
         {"architecture": architecture.to_dict(), "preprocessing": preprocessing.to_dict()}
     )
-    model = choose_model(CONFIG, make_data(), resumed, WORLD.device)
+    model = choose_model(CONFIG, make_data(), resumed, WORLD.device, parts=RunParts())
     assert (model.architecture, model.preprocessing) == (architecture, preprocessing)
 
 
@@ -122,16 +129,20 @@ def test_given_weights_bring_their_network_and_their_normalisation() -> None:
     theirs = Preprocessing(3, (0.1,) * 3, (0.2,) * 3, 0.25, nodata=3.0)
     weights = given(SavedModel({}, architecture, None, theirs, []))
     config = replace(CONFIG, data=replace(CONFIG.data, scale=0.5))
-    model = choose_model(config, make_data(), Resumed(weights=weights), WORLD.device)
+    model = choose_model(
+        config, make_data(), Resumed(weights=weights), WORLD.device, parts=RunParts()
+    )
     assert model.architecture == replace(architecture, num_classes=2)
     assert model.preprocessing == replace(theirs, scale=0.5, nodata=None)
     assert model.notes == ["network as in x.pt"]
     for data in (make_data(format=ImageFormat(1)), make_data(format=ImageFormat(3, "uint16"))):
-        model = choose_model(config, data, Resumed(weights=weights), WORLD.device)
+        model = choose_model(config, data, Resumed(weights=weights), WORLD.device, parts=RunParts())
         assert model.architecture.channels == data.format.channels
         assert model.preprocessing == Preprocessing.for_data(data.format, None, scale=0.5)
     unknown = given(SavedModel({}, None, None, theirs, []))
-    model = choose_model(config, make_data(), Resumed(weights=unknown), WORLD.device)
+    model = choose_model(
+        config, make_data(), Resumed(weights=unknown), WORLD.device, parts=RunParts()
+    )
     assert model.architecture == PLAIN and model.notes == []
 
 

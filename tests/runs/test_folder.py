@@ -26,6 +26,7 @@ from tests.tiny import PIXELS, make_data, make_network, make_state
 from unet_ddp import files
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.checkpoints.owned import EVALUATION_FILES, LIST, find_owned, owning, record_owned
+from unet_ddp.commands.train_parts import open_run
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.hosts import launcher_names
@@ -456,13 +457,13 @@ def test_given_weights_start_a_new_run(tmp_path: Path) -> None:
     config = config_of(tmp_path / "run")
     config = replace(config, run=replace(config.run, load=str(tmp_path / "x.pth")))
     with RunFolder(config, World(), [].append) as folder:
-        resumed = folder.open(config)
+        resumed = open_run(folder, config)
     assert resumed.content is None and resumed.weights is not None
     assert resumed.weights.model.state.keys() == {"a.weight"}
     encoder = replace(config.network, encoder_weights=str(tmp_path / "x.pth"))
     config = replace(config, run=replace(config.run, load=None), network=encoder)
     with RunFolder(config, World(), [].append) as folder:
-        weights = folder.open(config).weights
+        weights = open_run(folder, config).weights
         assert weights is not None and weights.model.state.keys() == {"a.weight"}
 
 
@@ -478,9 +479,9 @@ def test_encoder_weights_are_a_name_or_a_file(
     with RunFolder(config, World(), [].append) as folder:
         if is_file:
             with pytest.raises(UserError, match="checkpoint not found"):
-                folder.open(config)
+                open_run(folder, config)
         else:
-            assert folder.open(config).weights is None
+            assert open_run(folder, config).weights is None
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")

@@ -19,6 +19,7 @@ from unet_ddp.runs import plan
 from unet_ddp.runs.build import new_schedule
 from unet_ddp.runs.plan import RunBuilder, run_planners
 from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.training.state import TrainState
 
 SPEC: Any = SimpleNamespace(preprocessing=PIXELS)
@@ -42,10 +43,16 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Opened]:
     built: list[Opened] = []
 
     def build(
-        config: TrainConfig, data: PreparedData, *, image_format: ImageFormat, world: World
+        config: TrainConfig,
+        data: PreparedData,
+        *,
+        image_format: ImageFormat,
+        world: World,
+        open_cache: object,
     ) -> Opened:
         assert data.labels.num_classes == 2 and image_format == PIXELS.format
         assert isinstance(config, TrainConfig) and isinstance(world, World)
+        assert open_cache is None
         built.append(Opened())
         return built[-1]
 
@@ -72,7 +79,7 @@ def plan_run(
 ) -> TrainConfig:
     """The settled settings; the state has their schedule."""
     data = make_data(validation="xyz")
-    builder = RunBuilder(SPEC, data, resumed, world or World(), 990.0, state)
+    builder = RunBuilder(SPEC, data, resumed, world or World(), 990.0, RunParts(), state)
     settled = run_planners(config, builder)
     assert builder.build(settled)[0] is state
     return settled

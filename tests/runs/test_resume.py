@@ -22,6 +22,7 @@ from tests.tiny import make_data, make_pairs
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.checkpoints.weights import SavedModel
 from unet_ddp.cli import save_config, with_saved
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import DataConfig, LaunchConfig, NetworkConfig, OptimizationConfig, TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pairs
@@ -338,11 +339,11 @@ def content_of(data: Any) -> dict[str, Any]:
 
 def test_a_resumed_run_s_data_is_its_own(prepared: SimpleNamespace) -> None:
     config = replace(with_options(seed=5), launch=LaunchConfig(skip_bad_files=2))
-    assert Resumed().prepare_data(config) is prepared.data
-    assert prepared.asked["labels"] is None
+    assert Resumed().prepare_data(config, DATA_PARTS) is prepared.data
+    assert prepared.asked["labels"] is None and prepared.asked["parts"] is DATA_PARTS
     assert prepared.asked["seed"] == 5 and prepared.asked["skip_bad"] == 2
     resumed = Resumed(content_of(prepared.data))
-    assert resumed.prepare_data(config) is prepared.data
+    assert resumed.prepare_data(config, DATA_PARTS) is prepared.data
     assert prepared.asked["labels"] == Labels((0, 255))
 
 
@@ -359,13 +360,13 @@ def test_other_images_or_another_split_are_refused(prepared: SimpleNamespace, da
     resumed = Resumed(content_of(prepared.data))
     prepared.data = data
     with pytest.raises(UserError, match=r"--resume: the images .*; use its --images, "):
-        resumed.prepare_data(TrainConfig())
+        resumed.prepare_data(TrainConfig(), DATA_PARTS)
 
 
 @pytest.mark.usefixtures("prepared")
 def test_class_weights_of_another_number_are_refused() -> None:
     with pytest.raises(UserError, match="--class-weights: 3 weights"):
-        Resumed().prepare_data(with_options(class_weights=(1.0, 1.0, 2.0)))
+        Resumed().prepare_data(with_options(class_weights=(1.0, 1.0, 2.0)), DATA_PARTS)
 
 
 def test_the_split_s_fingerprint_is_of_names_and_sides() -> None:

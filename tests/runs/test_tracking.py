@@ -7,7 +7,7 @@ import math
 import os
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -108,14 +108,14 @@ def open_tracker(
     *,
     world: World | None = None,
     state: Any = None,
-    compiled: bool = False,
+    log_uncompiled: Any = None,
     errors: list[UserError] | None = None,
     data: PreparedData | None = None,
     scale: float = 1.0,
     **launch: Any,
 ) -> Iterator[Tracker]:
     config = TrainConfig(
-        optimization=OptimizationConfig(epochs=2, compile=compiled),
+        optimization=OptimizationConfig(epochs=2),
         run=RunConfig(checkpoints=str(folder)),
         data=DataConfig(scale=scale),
         launch=LaunchConfig(**launch),
@@ -124,7 +124,8 @@ def open_tracker(
     data = data or make_data()
     state = state or make_state()
     errors = [] if errors is None else errors
-    with Tracker(config, data, state, loaders, world or World(), errors.append) as tracker:
+    world = world or World()
+    with Tracker(config, data, state, loaders, world, errors.append, log_uncompiled) as tracker:
         yield tracker
 
 
@@ -320,14 +321,12 @@ def test_a_profile_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_what_is_not_compiled_is_said_once_after_the_first_step(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    compiled: bool,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], compiled: bool
 ) -> None:
-    found = "unet_ddp.extras.diagnose.compiled.log_uncompiled"
-    monkeypatch.setattr(found, lambda log: log("compile: 1 graph break"))
-    with open_tracker(tmp_path, compiled=compiled) as tracker:
+    def say(log: Callable[[str], None]) -> None:
+        log("compile: 1 graph break")
+
+    with open_tracker(tmp_path, log_uncompiled=say if compiled else None) as tracker:
         said = []
         for step in range(2):
             tracker.step(report(), step, waited=0.0)

@@ -18,6 +18,7 @@ import tifffile
 from tests.reading import read_header, read_image
 from tests.search.corpus import MASKS, WRITERS, Array, File, draw_ids
 from unet_ddp.checks.check import check_dataset
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import DataConfig
 from unet_ddp.data.matching import Report
 from unet_ddp.data.readers.base import DTYPES, ImageFormat, storage_dtype
@@ -187,7 +188,7 @@ def find_class_faults(
         MASKS[how](ids, str(path), classes)
     config = DataConfig(images=str(folder / "i"), masks=str(folder / "m"), validation=30)
     report = Report(collects=True)
-    data = check_dataset(config, report, seed=0)
+    data = check_dataset(config, report, parts=DATA_PARTS, seed=0)
     if report.problems:
         return None
     assert data is not None and data.labels is not None

@@ -18,7 +18,7 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
 from unet_ddp.network.architecture import Architecture, build_network
-from unet_ddp.plugins import find, is_built_in
+from unet_ddp.plugins import is_built_in
 
 RUNS = Path("checkpoints")  # where runs are saved without --checkpoints
 _DAY = 86400.0
@@ -55,7 +55,9 @@ def read_model(path: Path, scale: float | None = None) -> SavedModel:
     """
     content = load(path)
     if not content.keys() >= _OURS:
-        model: SavedModel = find("extras", "foreign_weights")(path, content)
+        from unet_ddp.checkpoints.foreign import read_foreign
+
+        model = read_foreign(path, content)
         if scale is None or model.preprocessing is None:
             return model
         if not 0 < scale <= 1:

@@ -13,14 +13,18 @@ from pathlib import Path
 import numpy as np
 
 from unet_ddp.checks import sides
+from unet_ddp.checks.data_parts import DataParts
+from unet_ddp.checks.metadata import ScannedPair
 from unet_ddp.checks.near_duplicates import confirm, find_copies
+from unet_ddp.checks.numbers import find_numbers
+from unet_ddp.checks.rare import find_rare
 from unet_ddp.checks.rules import (
     check_rules,
     common_values,
     crop_size,
     measure_range,
 )
-from unet_ddp.checks.scan import ScannedPair, scan
+from unet_ddp.checks.scan import scan
 from unet_ddp.checks.summary import (
     describe_images,
     warn_of_classes,
@@ -32,6 +36,7 @@ from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.groups import group_names
 from unet_ddp.data.label_rules import MaskValues, choose_labels, warn_soft_edges
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import Flags, Size
 from unet_ddp.data.matching import Report, find_pairs
 from unet_ddp.data.pairs import Pairs, collect
 from unet_ddp.data.readers.base import ImageFormat
@@ -40,7 +45,6 @@ from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError, count_of
 from unet_ddp.files import as_path
-from unet_ddp.plugins import find
 from unet_ddp.settings import called
 
 HOME = Path("data")
@@ -62,6 +66,7 @@ def prepare_data(
     config: DataConfig,
     *,
     seed: int,
+    parts: DataParts,
     labels: Labels | None = None,
     skip_bad: int = 0,
     moved: Collection[int] | None = None,
@@ -72,32 +77,39 @@ def prepare_data(
         UserError: it can't be trained on.
     """
     report = Report()
-    data = check_dataset(config, report, seed=seed, labels=labels, skip_bad=skip_bad, moved=moved)
+    data = check_dataset(
+        config, report, seed=seed, parts=parts, labels=labels, skip_bad=skip_bad, moved=moved
+    )
     assert data is not None and data.split is not None and data.labels is not None
     table = data.table
     training = table.find(data.split.training)
-    used = np.unique(table.columns["kind"][:][training | table.find(data.split.validation)])
-    sizes = {scaled_size(*table.kinds[int(kind)].image.size, config.scale) for kind in used}
-    one_size = max(sizes) if len(sizes) == 1 and not config.ground_resolution else None
-    draw = None
-    if config.balance:
-        plan = find("extras", "plan_draw")
-        draw = plan(config, table, data.labels, data.split.training, seed=seed)
+    one_size, most = _measure(config, table, training | table.find(data.split.validation))
+    draw = parts.plan_draw(config, table, data.labels, data.split.training, seed=seed)
+    if draw is not None:
         report.notes.append(draw.describe())
     return PreparedData(
         data.split,
         data.labels,
         data.format,
-        crop_size=crop_size(config, table),
+        crop_size=crop_size(config, table, is_cut=parts.plan_cuts(config, None) is not None),
         smallest=scaled_size(*min(table.sizes), config.scale),
         notes=report.notes + [f"warning: {line}" for line in report.warnings],
         range=measure_range(table, training, data.format.channels),
         groups=data.groups,
         one_size=one_size,
         draw=draw,
-        most_pixels=max(height * width for height, width in sizes),
-        rare=find("extras", "find_rare")(table, data.split),
+        cut=parts.plan_cuts(config, draw),
+        most_pixels=most,
+        rare=find_rare(table, data.split),
     )
+
+
+def _measure(config: DataConfig, table: Table, used: Flags) -> tuple[Size | None, int]:
+    """Return the one size of the images that are used, None if they differ; and the most pixels of one."""
+    kinds = np.unique(table.columns["kind"][:][used])
+    sizes = {scaled_size(*table.kinds[int(kind)].image.size, config.scale) for kind in kinds}
+    one_size = max(sizes) if len(sizes) == 1 and not config.ground_resolution else None
+    return one_size, max(height * width for height, width in sizes)
 
 
 def check_dataset(
@@ -105,17 +117,17 @@ def check_dataset(
     report: Report,
     *,
     seed: int,
+    parts: DataParts,
     labels: Labels | None = None,
     skip_bad: int = 0,
     moved: Collection[int] | None = None,
 ) -> CheckedData | None:
     """Check the data set that `config` names; None if no pair can be read.
 
-    All that is found goes into the report. The seed is the split's. `labels` come from a resumed run;
-    None: the masks' values choose them. Up to `skip_bad` pairs that can't be read are left out. `moved` is
-    `Split.moved` of an earlier run; None: the masks' classes choose it.
+    All that is found goes into the report. The seed is the split's. `labels` and `moved` (see `Split`) come from an
+    earlier run; None: the masks choose them. Up to `skip_bad` pairs that can't be read are left out.
     """
-    training, validation = _find_sides(config, report)
+    training, validation = _find_sides(config, report, parts)
     if not len(training) and not validation:
         report.add_problems([] if report.problems else ["no pairs of image and mask"])
         return None
@@ -125,7 +137,7 @@ def check_dataset(
     table: Table | None = training.scanned
     if table is None:
         groups = group_names(training, config.group_pattern) if split else {}
-        scanned, errors = _scan(config, report, collect([*training, *(validation or [])]))
+        scanned, errors = _scan(config, report, collect([*training, *(validation or [])]), parts)
         split = sides.skip_unread(report, errors, split, skip_bad)
         if not scanned:
             return None
@@ -134,7 +146,7 @@ def check_dataset(
     for reader in find_readers(pair.image for *_, pair in table.groups):
         table = report.attempt(partial(reader.check_kinds, config, table)) or table
     values = common_values(table)
-    labels = labels or _choose_labels(config, report, table, values)
+    labels = labels or _choose_labels(config, report, table, values, parts=parts)
     if split and labels:
         split = sides.spread(split, training, table, labels, moved)
     data = CheckedData(table, form, values, labels, split, groups)
@@ -143,7 +155,7 @@ def check_dataset(
 
 
 def _scan(
-    config: DataConfig, report: Report, pairs: Pairs
+    config: DataConfig, report: Report, pairs: Pairs, parts: DataParts
 ) -> tuple[list[ScannedPair], dict[str, str]]:
     """Return what `scan` finds in the files of pairs, and add what their readers object to."""
     scanned, errors = scan(
@@ -158,9 +170,9 @@ def _scan(
     return scanned, errors
 
 
-def _find_sides(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None]:
+def _find_sides(config: DataConfig, report: Report, parts: DataParts) -> tuple[Pairs, Pairs | None]:
     """Return the pairs, and the validation folder's pairs if there is one."""
-    found = report.attempt(lambda: _find_pairs(config, report).divide(config))
+    found = report.attempt(lambda: _find_pairs(config, report, parts).divide(config))
     training, validation = found or (Pairs(), None)
     if config.val_images is None or config.val_masks is None:
         return training, validation
@@ -172,7 +184,7 @@ def _find_sides(config: DataConfig, report: Report) -> tuple[Pairs, Pairs | None
     return training, collect(replace(pair, name=f"validation/{pair.name}") for pair in pairs)
 
 
-def _find_pairs(config: DataConfig, report: Report) -> Pairs:
+def _find_pairs(config: DataConfig, report: Report, parts: DataParts) -> Pairs:
     """Return all pairs; the demo set's if no places are given and the usual ones are empty."""
     given = (config.images, config.masks, config.pairs_file)
     images, masks, listed = (None if text is None else as_path(text) for text in given)
@@ -180,7 +192,7 @@ def _find_pairs(config: DataConfig, report: Report) -> Pairs:
         images = HOME / "imgs"
         masks = HOME / "masks"
         if not (_contains_images(images) or _contains_images(masks)):
-            demo = find("extras", "write_demo")(HOME / "demo")
+            demo = parts.write_demo(HOME / "demo")
             report.notes.append(
                 f"no data: {images} and {masks} are empty; using the demo set in {demo}"
             )
@@ -202,16 +214,16 @@ def _contains_images(folder: Path) -> bool:
 
 
 def _choose_labels(
-    config: DataConfig, report: Report, table: Table, values: MaskValues
+    config: DataConfig, report: Report, table: Table, values: MaskValues, *, parts: DataParts
 ) -> Labels | None:
     """Return the classes of the masks; None if their values are a problem."""
-    if problems := find("extras", "check_planes")(config, table, values, report):
+    if problems := parts.check_planes(config, table, values, report):
         report.add_problems(problems)
         return None
     given = {config.mask_threshold, config.classes, config.class_names, values.lossy}
     if given == {None} and not called(config, "label_rules"):  # the values alone say it
         ignore = config.ignore_index
-        problem = find("extras", "find_numbers")(table, values, ignore, report)
+        problem = find_numbers(table, values, ignore, report)
         if problem is None and ignore is None:
             problem = _find_mixture(table, values)
         if problem is not None:

@@ -7,20 +7,26 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from unet_ddp.data.pairs import Pair, Pairs, Stamp, find_stamp
+from unet_ddp.checks.metadata import (
+    ImageMetadata,
+    MaskMetadata,
+    Metadata,
+    ScannedFile,
+    ScannedPair,
+)
+from unet_ddp.checks.scan_cache import ScanCache
+from unet_ddp.data.pairs import Pairs, Stamp, find_stamp
 from unet_ddp.data.readers.base import Header, ImageFormat, Pixels, as_user_error
 from unet_ddp.data.readers.read import READERS, Source, describe_readers, find_readers
 from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UnreachableError, UserError, hides_bars
-from unet_ddp.plugins import find
 
 THUMBNAIL = 8
 """Pixels on a side of a thumbnail."""
@@ -34,49 +40,6 @@ _MOST_PIXELS = 100_000_000  # a file of a few KB can ask for gigabytes
 _MOST_VALUES = 1024  # kept of a mask: more are no classes in any case
 _HELD = 16  # objects that are fetched at once, and as many ahead
 _share = lru_cache(maxsize=256)(lambda header: header)  # one object for equal ones, with palette
-
-
-class ScannedFile(NamedTuple):
-    """A file to be scanned."""
-
-    path: Path
-    is_mask: bool
-    stamp: Stamp | None  # of an object in storage
-
-
-class ImageMetadata(NamedTuple):
-    """Header and statistics of an image."""
-
-    header: Header
-    stamp: Stamp  # size and time of the file
-    thumbnail: str  # 8x8 grey pixels, stretched, in base64; empty for an image of one colour
-    num_pixels: int = 0  # that the statistics are of; 0 for 8-bit images, which need none
-    low: float = 0.0
-    high: float = 0.0
-    sums: tuple[float, ...] = ()  # of the pixels per channel
-    squares: tuple[float, ...] = ()  # sums of the squared pixels per channel
-    place: tuple[Any, ...] | None = None  # on a map; see `OpenFile.place`
-
-
-class MaskMetadata(NamedTuple):
-    """Header and values of a mask."""
-
-    header: Header
-    stamp: Stamp
-    values: tuple[int, ...]  # sorted
-    counts: tuple[int, ...]  # pixels of each value
-    place: tuple[Any, ...] | None = None  # on a map; see `OpenFile.place`
-
-
-Metadata = ImageMetadata | MaskMetadata
-
-
-class ScannedPair(NamedTuple):
-    """A pair with the metadata of its files."""
-
-    pair: Pair
-    image: ImageMetadata
-    mask: MaskMetadata
 
 
 def scan(
@@ -103,7 +66,7 @@ def scan(
     key = f"{READERS} {pairs[0].mask.parent.resolve()} {nodata} {channels} {readers}"
     if planes:
         key += f" planes {ignore}"
-    scanner = _Scanner(pairs, nodata, channels, planes, ignore, find("extras", "open_scans")(key))
+    scanner = _Scanner(pairs, nodata, channels, planes, ignore, ScanCache(key))
     bar = partial(tqdm, unit="file", leave=False, disable=hides_bars())
     try:
         found: list[Any] = list(bar(scanner.read_all(files), "checking files", len(files)))
@@ -130,7 +93,7 @@ class _Scanner:
     channels: int | None
     planes: bool
     ignore: int | None
-    known: Any  # what earlier scans found
+    known: ScanCache  # what earlier scans found
 
     def read_all(self, files: list[ScannedFile]) -> Iterator[Metadata | UserError]:
         """Yield the metadata of each file in order, read by threads if not known."""

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.checks.scan import THUMBNAIL, ImageMetadata, ScannedPair
+from unet_ddp.checks.metadata import ImageMetadata, ScannedPair
+from unet_ddp.checks.scan import THUMBNAIL
 from unet_ddp.data.masks import Flags, Size
 from unet_ddp.data.pairs import FileKind, Pair, Pairs, collect
 

@@ -15,6 +15,7 @@ from unet_ddp.checks.check import CheckedData, check_classes, check_dataset
 from unet_ddp.checks.summary import class_pixels
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import name_recipe
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import TrainConfig, all_but
 from unet_ddp.data.matching import Report
 from unet_ddp.data.readers.read import use_own_readers
@@ -44,7 +45,9 @@ def main(argv: Sequence[str]) -> int:
     report = Report(collects=True)
     options = config.optimization
     skip_bad = config.launch.skip_bad_files
-    data = check_dataset(config.data, report, seed=options.seed, skip_bad=skip_bad)
+    data = check_dataset(
+        config.data, report, seed=options.seed, parts=DATA_PARTS, skip_bad=skip_bad
+    )
     if data is not None:
         report.attempt(data.table.pairs.check_content)
         if data.labels is not None:

@@ -12,15 +12,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
 import numpy as np
 import torch
 
 from unet_ddp.checkpoints.owned import EVALUATION_FILES
-from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
+from unet_ddp.checkpoints.weights import find_model, read_model
 from unet_ddp.cli import parse
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.groups import group_names
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
@@ -31,6 +31,7 @@ from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import Limit, UserError, count_of, print_lines
 from unet_ddp.evaluation.dataset import EvaluationDataset
+from unet_ddp.evaluation.job import Job
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline, result_files, terminal_table, write_results
@@ -44,7 +45,6 @@ from unet_ddp.files import (
     is_address,
 )
 from unet_ddp.metrics.scores import count_classes
-from unet_ddp.plugins import find
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.settings import flag, joined
@@ -113,7 +113,15 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
     job = world.on_main(lambda: find_job(config))
     compare = None
     if config.against is not None:
-        compare = find("extras", "score_other")(config, job, world)
+        from unet_ddp.extras.against.other import score_other
+
+        compare = score_other(
+            config.against,
+            job,
+            world,
+            threshold=config.threshold,
+            score=lambda other: score(config, other, world)[0],
+        )
     scored = score(config, job, world)
     world.on_main(lambda: finish(job, *scored, compare(scored[0]) if compare else []))
     return 0
@@ -145,19 +153,6 @@ def score(
     return evaluation, predictor, dataset
 
 
-@dataclass(frozen=True)
-class Job:
-    """A model, the pairs to score it on, and the folder for the results."""
-
-    model: SavedModel
-    source: Path
-    pairs: Pairs
-    groups: dict[str, str]  # by name, of all pairs of the network's run
-    images: str | None  # the pairs' folder; None for the validation images of the network's run
-    threshold: float | None
-    output: Path
-
-
 def find_job(config: EvaluateConfig) -> Job:
     """Find model and pairs, and all mistakes before the first image is scored."""
     source = find_model(config.model)
@@ -181,7 +176,7 @@ def find_job(config: EvaluateConfig) -> Job:
         )
     groups: dict[str, str] = {}
     if config.images is None:
-        data = rebuild(model.run, source, labels)
+        data = rebuild(model.run, source, labels, parts=DATA_PARTS)
         pairs, groups = data.split.validation, data.groups
     else:
         masks = None if config.masks is None else as_path(config.masks)
@@ -199,11 +194,12 @@ def finish(
     lines: Sequence[str],
 ) -> None:
     """Write the files, and print the scores and further lines, or refuse masks without one of the classes."""
-    pixels = [true for _, true, _ in count_classes(evaluation.confusion)]
+    from unet_ddp.extras.report.write import render_evaluation
+
     place = "of its run's validation"
     if job.images is not None:
         place = f"in {job.images}"
-        if not all(pixels):
+        if not all(true for _, true, _ in count_classes(evaluation.confusion)):
             check_threshold(job.pairs, evaluation.labels)
     scored = f"{count_of(len(job.pairs), 'image')} {place}"
     facts = [("model", str(job.source)), ("images", scored)]
@@ -214,9 +210,8 @@ def finish(
     uncertainty = measure(evaluation, {**group_names(job.pairs, None), **job.groups})
     about = {"model": str(job.source), "scored": scored}
     files = result_files(evaluation, about, uncertainty.to_dict())
-    render = find("extras", "render_evaluation")
     title = f"Evaluation of {job.source}"
-    files["report.html"] = render(title, facts, evaluation, predictor, dataset)
+    files["report.html"] = render_evaluation(title, facts, evaluation, predictor, dataset)
     write_results(job.output, files)
     how = predictor.labels.decision
     if evaluation.threshold is not None:

@@ -12,24 +12,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import NoReturn
 
 from tqdm import tqdm
 
-from unet_ddp.checkpoints.weights import find_model, list_runs
+from unet_ddp.checkpoints.weights import find_model
 from unet_ddp.data.readers.read import use_own_readers
-from unet_ddp.distributed.device import predicts_in_bfloat16
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import count_of, one_line, print_lines
 from unet_ddp.files import exit_on_signals
 from unet_ddp.prediction.config import PredictConfig, parse_predict
+from unet_ddp.prediction.load import load_predictor
 from unet_ddp.prediction.outputs.base import open_outputs
 from unet_ddp.prediction.outputs.records import Records
 from unet_ddp.prediction.paths import find_images, name_outputs
 from unet_ddp.prediction.pipeline import Job, Outcome, process_images
-from unet_ddp.prediction.predictor import Predictor
 
 FEW = 20  # images that get a line each; for more, a summary is printed
 PATIENCE = 86400.0  # seconds that a process waits at the end for those still predicting
@@ -69,39 +67,6 @@ def predict(config: PredictConfig, world: World) -> int:
             each.merge(world)
         world.on_main(lambda: print_summary(job, failed, single_class, skipped))
     return 1 if failed else 0
-
-
-def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -> Predictor:
-    """Load the networks and print what they are."""
-    is_fast = all(world.gather(predicts_in_bfloat16(config.precision)))  # on every host
-    predictor = Predictor.from_checkpoint(
-        *paths,
-        device=world.device,
-        scale=config.scale,
-        precision="auto" if is_fast else "float32",
-        tile=config.tile,
-        overlap=config.overlap,
-        tta=config.tta,
-        threshold=config.threshold,
-        ground_resolution=config.ground_resolution,
-        network=config.network,
-        runtime=config.runtime,
-    )
-    if world.is_main:
-        line = f"model: {', '.join(map(str, paths))}"
-        count = 0 if config.model else len(list_runs())
-        if count > 1:
-            line += f" (the newest of {count} runs; --model takes another)"
-        print_lines(line, *(f"  {note}" for note in predictor.notes))
-        if predictor.format.ground_resolution is not None:
-            print(f"  maps: at {predictor.format.ground_resolution:g} m on the ground")
-        if predictor.threshold is not None:
-            name = predictor.labels.class_names[1]
-            limit = f"{predictor.threshold:g} or more"
-            if config.threshold is None and len(paths) > 1:
-                limit += ", the mean of the checkpoints'"
-            print_lines(f"  threshold: {name} where its probability is {limit}")
-    return predictor
 
 
 def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int]:

@@ -6,30 +6,34 @@
 All processes run this program. `world.on_main(work)` runs `work` on rank 0 and returns its result on
 every rank; the run's folder (its files: runs/folder.py) and tracker write and print on rank 0 alone.
 
-Where parts that not all runs need enter this one (plugins/built_in.py has them all), in the order of `train`:
+Where parts that not all runs need enter this one, in the order of `train`. Those with a star are handed in by this
+file, parts.py and train_parts.py; the others are found by name (plugins/built_in.py):
 
-    deterministic           --deterministic
-    RunFolder               the copy of a run at s3://, gs://, az://; weights of --load
-    resumed.prepare_data    packs and addresses, formats of images, --instances, --palette, --balance
+    deterministic*          --deterministic
+    RunFolder               the copy of a run at s3://, gs://, az://
+    open_run*               weights of --load and --encoder-weights
+    resumed.prepare_data    packs and addresses, formats of images, --instances, --palette; --balance*, --overlap*
     choose_model            networks and losses, own ones too
     run_planners            --budget, --batch-size auto, --lr auto
-    builder.build           --compile, --cache, reading from addresses
+    builder.build           --compile*, --cache*, reading from addresses
     Tracker                 --wandb, --callback, --profile
     labels.tuner            how objects are told apart
-    write_reports           report.html, samples.png
+    write_reports*          report.html, samples.png
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import check_own_code, naming_recipe
+from unet_ddp.commands.parts import DATA_PARTS
+from unet_ddp.commands.train_parts import choose_parts, open_run
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
@@ -39,9 +43,9 @@ from unet_ddp.distributed.device import cudnn_autotuning, tf32_products
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
+from unet_ddp.extras.hosts.compare import check_data, check_hosts
 from unet_ddp.heads import find_head
 from unet_ddp.metrics.scores import Validation
-from unet_ddp.plugins import find
 from unet_ddp.runs.build import build_metadata, choose_model, describe_run
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.plan import RunBuilder, run_planners
@@ -89,9 +93,11 @@ def train(config: TrainConfig, world: World, *, began: float | None = None) -> i
     imports).
     """
     began, log = began or time.monotonic() - time.process_time(), console(world)
-    determinism = nullcontext()
+    determinism: AbstractContextManager[None] = nullcontext()
     if config.launch.deterministic:
-        determinism = find("extras", "deterministic")(log)
+        from unet_ddp.extras.diagnose.deterministic import deterministic
+
+        determinism = deterministic(log)
     recipe = naming_recipe(config.launch.config, config.recipe)
     with tf32_products(), recipe, determinism, RunFolder(config, world, log) as folder:
         run = prepare(config, folder, world, began)
@@ -107,27 +113,32 @@ def train(config: TrainConfig, world: World, *, began: float | None = None) -> i
         stop.raise_error()
         world.on_main(lambda: folder.finish(state, stop.reason))  # again, if a save has failed
         if stop.reason is None and run.resumed.has_report(state):  # all epochs are done
-            find("extras", "write_reports")(run.config, run.data, world, log)
+            from unet_ddp.extras.report.write import write_reports
+
+            write_reports(run.config, run.data, world, log)
     return stop.reason.exit_status if stop.reason else 0
 
 
 def prepare(config: TrainConfig, folder: RunFolder, world: World, began: float) -> Run:
     """Return the run, whose folder and first checkpoint are written; it `began` at that time.monotonic()."""
     if world.size > 1:
-        find("extras", "check_hosts")(config, folder.launchers, world)
-    resumed = world.on_main(lambda: folder.open(config))  # of a new run, too
+        check_hosts(config, folder.launchers, world)
+    resumed = world.on_main(lambda: open_run(folder, config))  # of a new run, too
     config = resumed.resolve_settings(config, world)
     check_own_code(config.to_dict(), config.given - config.recipe)
     use_own_readers(config.data.reader)
-    data = world.on_main(lambda: resumed.prepare_data(config))
-    spec = choose_model(config, data, resumed, world.device)
+    data = world.on_main(lambda: resumed.prepare_data(config, DATA_PARTS))
+    parts = choose_parts(config)
+    spec = choose_model(config, data, resumed, world.device, parts=parts)
     if world.size > 1:
-        find("extras", "check_data")(data.split, spec.sources, world)
-    builder = RunBuilder(spec, data, resumed, world, began)
+        check_data(data.split, spec.sources, world)
+    builder = RunBuilder(spec, data, resumed, world, began, parts)
     config = run_planners(config, builder)
     state, loaders = builder.build(config)
     stop = StopSignal(world)
-    tracker = Tracker(config, data, state, loaders, world, stop.request_stop)  # logs in to W&B
+    tracker = Tracker(  # logs in to W&B
+        config, data, state, loaders, world, stop.request_stop, parts.log_uncompiled
+    )
     folder.on_saved = tracker.saved
     # Only now, as nothing can be wrong any more: --overwrite deletes, config.yaml is written.
     metadata = partial(build_metadata, config, spec, data, loaders, world)  # read by one rank

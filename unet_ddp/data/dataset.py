@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from unet_ddp.data.augmentation import Augmentation
+from unet_ddp.data.augmentation import Augmentation, Cut
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Ids, Size
 from unet_ddp.data.matching import mask_size_message
@@ -59,6 +59,7 @@ class PreparedData:
     groups: dict[str, str] = field(default_factory=dict)  # group of each pair, by name
     one_size: Size | None = None  # (height, width) of all images; None if they differ
     draw: Draw | None = None  # of training images
+    cut: Cut | None = None  # of training samples, before their crop
     most_pixels: int = 0  # of the largest image, after scaling
     rare: Sequence[RareKind] = ()
 

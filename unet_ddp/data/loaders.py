@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.dataset import PreparedData, Sample, SegmentationDataset
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Size
-from unet_ddp.data.memory import SampleMemory, share_memory
+from unet_ddp.data.memory import DiskStore, SampleMemory, share_memory
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import own_readers, use_own_readers
 from unet_ddp.data.samplers import Key, ScoringSampler, TrainingSampler
@@ -29,7 +30,9 @@ from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError, count_of, one_line
 from unet_ddp.files import temporary_folder
-from unet_ddp.plugins import find
+
+OpenCache = Callable[[TrainConfig, Labels, ImageFormat, World], DiskStore | None]
+"""Returns a cache of decoded samples; None if there can be none."""
 
 # Ranks that --nproc spawns would spawn their reading processes too: seconds of imports for each.
 FORK = "fork" if sys.platform == "linux" else None
@@ -164,17 +167,20 @@ class Loaders(AbstractContextManager["Loaders"]):
 
 
 def build_loaders(
-    config: TrainConfig, data: PreparedData, *, image_format: ImageFormat, world: World
+    config: TrainConfig,
+    data: PreparedData,
+    *,
+    image_format: ImageFormat,
+    world: World,
+    open_cache: OpenCache | None = None,
 ) -> Loaders:
-    """Return the loaders of this rank; the batch size is a number by now."""
+    """Return the loaders of this rank, with a cache of samples if there is one; the batch size is a number by now."""
     options = config.optimization
     assert isinstance(options.batch_size, int)
     per_step = options.batch_size * options.accumulate
     shard = {"rank": world.rank, "size": world.size}
     sampler = TrainingSampler(len(data.split.training), per_step, **shard, seed=options.seed)
-    cache = None
-    if config.launch.cache:
-        cache = find("extras", "open_cache")(config, data.labels, image_format, world)
+    cache = open_cache(config, data.labels, image_format, world) if open_cache else None
     notes = [f"cache: {cache.folder}"] if cache else []
     read = partial(
         SegmentationDataset, labels=data.labels, image_format=image_format, scale=config.data.scale,
@@ -186,11 +192,8 @@ def build_loaders(
     load = partial(SampleLoader, workers=workers, pin=pin, timeout=timeout)
     preset = config.data.augmentation
     random = None
-    cut = None
-    if data.draw is not None or config.data.scale_jitter is not None:
-        cut = find("extras", "plan_cuts")(config.data)
     if preset != "none" or data.crop_size is not None:
-        how: dict[str, Any] = {"cut": cut, "num_classes": data.labels.num_ids}
+        how: dict[str, Any] = {"cut": data.cut, "num_classes": data.labels.num_ids}
         random = Augmentation(image_format, preset, data.crop_size, seed=options.seed, **how)
     size = None if data.crop_size else data.smallest
     training = read(data.split.training, size=size, augmentation=random, draw=data.draw)

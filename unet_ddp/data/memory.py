@@ -35,6 +35,12 @@ class SampleStore(Protocol):
         """Return the sample of a row, or decode and store it."""
 
 
+class DiskStore(SampleStore, Protocol):
+    """Samples in a folder."""
+
+    folder: Path
+
+
 def remove_unused(files: Iterable[Path]) -> None:
     """Remove files of a cache whose time, which is when they were last used, is `UNUSED_DAYS` ago."""
     oldest = time.time() - UNUSED_DAYS * 24 * 60 * 60

@@ -20,12 +20,12 @@ import torch
 import torch.distributed as dist
 
 from unet_ddp.distributed.device import pick_device, usable_cores
+from unet_ddp.distributed.elastic import follow_launcher
 from unet_ddp.distributed.error_line import error_line
 from unet_ddp.distributed.hosts import agree_on_attempt, host_id
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.distributed.world import World, separate_statistics
 from unet_ddp.errors import RunError, UserError, one_line
-from unet_ddp.plugins import find
 
 MISTAKE = 2  # exit status
 _SOON = timedelta(seconds=5)
@@ -60,7 +60,7 @@ def join(device: str, timeout: float) -> World:
     _check_start(store, rank, size, chosen)
     hosts = _open_groups(store, rank, size, chosen, patience)
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        find("extras", "follow_launcher")(rank)
+        follow_launcher(rank)
     return World(rank, size, local_rank, local_size, chosen, store, _find_peers(), hosts)
 
 

@@ -14,13 +14,14 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
+from unet_ddp.distributed.elastic import end_silent_connections
 from unet_ddp.distributed.error_line import error_line
+from unet_ddp.distributed.failures import explain_error
 from unet_ddp.distributed.join import MISTAKE, exit_with_error, host_store, join, leave, print_error
 from unet_ddp.distributed.stop_signal import SIGNALS
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError, survive_lost_output
 from unet_ddp.files import temporary_folder
-from unet_ddp.plugins import find
 
 Config = TypeVar("Config")
 Parsed = TypeVar("Parsed")
@@ -67,8 +68,6 @@ def run_on_all_ranks(
             exit_with_error(UserError(f"--nproc {nproc}: not on Windows; use one process"))
         run = partial(run_on_all_ranks, entrypoint, config, nproc=1, device=device, timeout=timeout)
         sys.exit(_spawn(run, nproc))
-    find("extras", "explain_error")  # imported now: where memory or files are short, nothing can be
-    find("extras", "end_silence")
     try:
         world = join(device, timeout)
     except UserError as error:
@@ -103,7 +102,7 @@ def _report_error(error: BaseException, world: World) -> int:
         _print(error, world)
         return status
     patience = timedelta(seconds=_SAY_WITHIN)
-    find("extras", "end_silence")(_SAY_WITHIN)  # the store's host may be what is lost
+    end_silent_connections(_SAY_WITHIN)  # the store's host may be what is lost
     is_first = True
     with contextlib.suppress(RuntimeError):  # the store's host is gone: print rather than be silent
         if world.first_failed() != world.rank:
@@ -123,7 +122,7 @@ def _report_error(error: BaseException, world: World) -> int:
 
 def _print(error: BaseException, world: World) -> None:
     """Print the line for an error, or its traceback; nothing for one that only ends the program."""
-    message = find("extras", "explain_error")(error, world)
+    message = explain_error(error, world)
     if message is not None:
         print_error(error if isinstance(error, UserError) else message, world.store)
     elif not isinstance(error, (KeyboardInterrupt, SystemExit)):

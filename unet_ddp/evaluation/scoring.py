@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Ids, Mask, enlargement
 from unet_ddp.distributed.device import is_out_of_memory
+from unet_ddp.distributed.failures import explain_error
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.evaluation.boundary import count_boundaries, default_tolerance
@@ -20,7 +21,6 @@ from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fet
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
 from unet_ddp.heads import Head
 from unet_ddp.metrics.counts import Counts
-from unet_ddp.plugins import find
 from unet_ddp.prediction.prediction import PredictedBand
 from unet_ddp.prediction.predictor import Predictor
 
@@ -78,7 +78,7 @@ def score_each(
     except (UserError, RunError) as error:
         mistake = error
     except (OSError, RuntimeError) as error:
-        reason = find("extras", "explain_error")(error, world)  # a reading process that died
+        reason = explain_error(error, world)  # a reading process that died
         if is_out_of_memory(error):
             mistake = UserError(f"rank {world.rank}: out of memory in scoring; use --device cpu")
         elif reason is not None:
@@ -86,9 +86,9 @@ def score_each(
         else:
             raise
     outcomes = world.gather((results, mistake))
-    for _, reason in outcomes:
-        if reason is not None:
-            raise reason
+    for _, each in outcomes:
+        if each is not None:
+            raise each
     return list(chain.from_iterable(own for own, _ in outcomes))
 
 

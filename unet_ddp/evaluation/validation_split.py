@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from unet_ddp.checkpoints.file import Content
 from unet_ddp.checks.check import prepare_data
+from unet_ddp.checks.data_parts import DataParts
 from unet_ddp.cli import with_saved
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
@@ -16,7 +18,7 @@ from unet_ddp.errors import UserError
 _ADVICE = "use --images and --masks"
 
 
-def rebuild(content: Content, source: Path, labels: Labels) -> PreparedData:
+def rebuild(content: Content, source: Path, labels: Labels, *, parts: DataParts) -> PreparedData:
     """Find and split the pairs as the run did; some are for validation.
 
     `content` (see `SavedModel.run`) and `labels` come from the checkpoint `source`.
@@ -32,9 +34,12 @@ def rebuild(content: Content, source: Path, labels: Labels) -> PreparedData:
     # The run may have left out bad files; if it did not, they are said below.
     skipped = sys.maxsize if names else 0
     try:
-        data = prepare_data(config.data, seed=seed, labels=labels, skip_bad=skipped, moved=moved)
+        prepare = partial(
+            prepare_data, config.data, seed=seed, parts=parts, labels=labels, moved=moved
+        )
+        data = prepare(skip_bad=skipped)
         if names and names != data.split.fingerprint:
-            data = prepare_data(config.data, seed=seed, labels=labels, moved=moved)
+            data = prepare()
     except UserError as error:
         raise UserError(f"{source}: the data of its run: {error}; or {_ADVICE}") from None
     if names and names != data.split.fingerprint:

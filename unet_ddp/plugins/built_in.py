@@ -12,12 +12,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "doctor": "unet_ddp.commands.doctor:main",
         "evaluate": "unet_ddp.commands.evaluate:main",
         "import": "unet_ddp.extras.annotations.command:main",
-        "pack": "unet_ddp.extras.packs.command:main",
-        "report": "unet_ddp.extras.report.command:main",
+        "pack": "unet_ddp.commands.pack:main",
+        "report": "unet_ddp.commands.report:main",
         "compare": "unet_ddp.extras.report.compare:main",
         "tune": "unet_ddp.extras.tune.command:main",
-        "learning-curve": "unet_ddp.extras.learning_curve.command:main",
-        "export": "unet_ddp.extras.onnx.export:main",
+        "learning-curve": "unet_ddp.commands.learning_curve:main",
+        "export": "unet_ddp.commands.export:main",
         "demo": "unet_ddp.extras.demo.command:main",
         "serve": "unet_ddp.extras.serve.command:main",
         "demo-data": "unet_ddp.extras.demo_set.command:main",
@@ -114,68 +114,5 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "rank": "unet_ddp.extras.rank.output:Rank",
         "annotations": "unet_ddp.extras.outputs.annotations:open_annotations",
         "label_studio": "unet_ddp.extras.outputs.label_studio:LabelStudioFile",
-    },
-    # single functions and classes, each asked for by its name alone
-    "extras": {
-        # -- the data
-        # the masks' values are known, and not yet their labels: (DataConfig, Table, MaskValues, Report) -> problems
-        "check_planes": "unet_ddp.extras.overlap.checks:check_planes",
-        # no data at all: (folder) -> the folder, with the demo set
-        "write_demo": "unet_ddp.extras.demo_set.draw:write_demo",
-        # all files are scanned: (what the entries depend on) -> what is known of each file, with get, put and save
-        "open_scans": "unet_ddp.extras.cache.scans:ScanCache",
-        # masks are grey, and no flag says what their values mean: (Table, MaskValues, ignored value, Report) -> problem
-        "find_numbers": "unet_ddp.extras.objects.numbers:find_numbers",
-        # the data are prepared, with --balance: (DataConfig, Table, Labels, Pairs, seed=) -> Draw
-        "plan_draw": "unet_ddp.extras.sampling.balance:plan_draw",
-        # the data are prepared: (Table, Split) -> kinds of images that training has few of
-        "find_rare": "unet_ddp.extras.report.rare:find_rare",
-        # samples are augmented, with --scale-jitter or a Draw: (DataConfig) -> Cut of data/augmentation.py
-        "plan_cuts": "unet_ddp.extras.sampling.cuts:plan_cuts",
-        # loaders are built, with --cache: (TrainConfig, Labels, ImageFormat, World) -> SampleStore
-        "open_cache": "unet_ddp.extras.cache.samples:open_cache",
-        # -- weights from elsewhere
-        # --load, --encoder-weights: (TrainConfig) -> with `describe`, `fit`; None if they are to be downloaded
-        "given_weights": "unet_ddp.extras.transfer.fit:read_weights",
-        # --encoder-weights: (encoder, Preprocessing) -> Preprocessing, with the encoder's normalisation
-        "encoder_pixels": "unet_ddp.extras.transfer.pretrained:normalise_for",
-        # a checkpoint of another program: (path, content) -> SavedModel
-        "foreign_weights": "unet_ddp.extras.transfer.foreign:read_foreign",
-        # -- a process ends by an error, or runs out of memory
-        # (error, World) -> a line; None for a traceback
-        "explain_error": "unet_ddp.extras.diagnose.failures:explain_error",
-        # (torch's error, TrainConfig, World, phase) -> a line
-        "explain_memory": "unet_ddp.extras.diagnose.memory:explain",
-        # (torch's error) -> the amounts
-        "describe_shortage": "unet_ddp.extras.diagnose.memory:describe_shortage",
-        # a run begins, with --deterministic: (log) -> its context
-        "deterministic": "unet_ddp.extras.diagnose.deterministic:deterministic",
-        # before the first step, with --compile: (replica, loss, World) -> nn.Module
-        "compile_network": "unet_ddp.extras.diagnose.compiled:compile_network",
-        # after it: (log)
-        "log_uncompiled": "unet_ddp.extras.diagnose.compiled:log_uncompiled",
-        # -- several processes
-        # torchrun has started this one: (rank)
-        "follow_launcher": "unet_ddp.extras.hosts.elastic:follow_launcher",
-        # this one has failed: (seconds after which a host that is silent counts as lost)
-        "end_silence": "unet_ddp.extras.hosts.elastic:end_silent_connections",
-        # before the run's folder is opened: (TrainConfig, names of torchruns, World)
-        "check_hosts": "unet_ddp.extras.hosts.compare:check_hosts",
-        # once the data and the model are known: (Split, texts of own sources, World)
-        "check_data": "unet_ddp.extras.hosts.compare:check_data",
-        # -- a network or a loss of the user's own
-        # the network is built: (name, nn.Module, what builds another, images) -> that other one, loaded with its state
-        "try_network": "unet_ddp.extras.own_parts.network:try_network",
-        # the loss is made: (name, OptimizationConfig) -> Term
-        "own_loss": "unet_ddp.extras.losses.own:make_own_term",
-        # before the run has its folder: (SegmentationLoss, number of classes, device)
-        "try_loss": "unet_ddp.extras.losses.own:try_loss",
-        # -- the scores are known
-        # all epochs are done: (TrainConfig, PreparedData, World, log)
-        "write_reports": "unet_ddp.extras.report.write:write_reports",
-        # `evaluate` has found what to score, with --against: (EvaluateConfig, Job, World) -> (Evaluation) -> lines
-        "score_other": "unet_ddp.extras.against.other:score_other",
-        # `evaluate`: (title, facts, Evaluation, Predictor, EvaluationDataset) -> HTML
-        "render_evaluation": "unet_ddp.extras.report.write:render_evaluation",
     },
 }

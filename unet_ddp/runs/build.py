@@ -27,12 +27,14 @@ from unet_ddp.network.architecture import (
     trust,
 )
 from unet_ddp.network.precision import Precision
-from unet_ddp.plugins import find, read_sources
+from unet_ddp.plugins import read_sources
 from unet_ddp.runs.network import build_weights
 from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.runs.same_data import measure_files
 from unet_ddp.settings import values_of, with_values
 from unet_ddp.training.losses import SegmentationLoss
+from unet_ddp.training.own_loss import try_loss
 from unet_ddp.training.own_state import Numbers
 from unet_ddp.training.state import AdamW, Schedule, TrainState
 from unet_ddp.training.step import seed_all
@@ -53,18 +55,23 @@ class ModelSpec:
 
 
 def choose_model(
-    config: TrainConfig, data: PreparedData, resumed: Resumed, device: torch.device
+    config: TrainConfig,
+    data: PreparedData,
+    resumed: Resumed,
+    device: torch.device,
+    *,
+    parts: RunParts,
 ) -> ModelSpec:
     """Return the model of the checkpoint, as far as it describes one, otherwise that of the flags."""
     options = config.optimization
-    architecture, preprocessing, notes = _choose_architecture(config, data, resumed)
+    architecture, preprocessing, notes = _choose_architecture(config, data, resumed, parts)
     for name, default in data.labels.defaults.items():
         if values_of(options)[name] is None:
             options = with_values(options, {name: default})
     loss = find_head(data.labels).make_loss(options).to(device)
     if loss.own_terms:
         seed_all(options.seed)  # the same first weights on every rank
-        loss, more = find("extras", "try_loss")(loss, data.labels.num_classes, device)
+        loss, more = try_loss(loss, data.labels.num_classes, device)
         notes += more
     precision = Precision(device, options.precision)
     sources, changes = _read_own_sources(config, architecture, resumed)
@@ -103,7 +110,7 @@ def _read_own_sources(
 
 
 def _choose_architecture(
-    config: TrainConfig, data: PreparedData, resumed: Resumed
+    config: TrainConfig, data: PreparedData, resumed: Resumed, parts: RunParts
 ) -> tuple[Architecture, Preprocessing, list[str]]:
     network, saved = config.network, resumed.content
     if saved is not None:
@@ -119,8 +126,8 @@ def _choose_architecture(
         bilinear=network.bilinear,
     )
     preprocessing = Preprocessing.for_data(data.format, data.range, scale=config.data.scale)
-    if network.encoder_weights and architecture.part == "smp":
-        preprocessing = find("extras", "encoder_pixels")(architecture.encoder, preprocessing)
+    if parts.encoder_pixels and architecture.part == "smp" and architecture.encoder:
+        preprocessing = parts.encoder_pixels(architecture.encoder, preprocessing)
     notes: list[str] = []
     if resumed.weights is not None:
         architecture, preprocessing, notes = resumed.weights.describe(architecture, preprocessing)
@@ -151,6 +158,7 @@ def build_state(
     resumed: Resumed,
     loaders: Loaders,
     world: World,
+    parts: RunParts,
 ) -> TrainState:
     """Return the network with the weights it starts from, and the state of its training."""
     options, steps = config.optimization, loaders.sampler.steps
@@ -175,7 +183,7 @@ def build_state(
         options.patience,
         options.seed * world.size + world.rank,
         WeightAverage(network, options.ema, twin) if options.ema else None,
-        find("extras", "compile_network")(replica, spec.loss, world) if options.compile else None,
+        parts.compile_network(replica, spec.loss, world) if parts.compile_network else None,
         frozen,
         has_local_norms=config.network.batch_norm == "local" and world.size > 1,
         numbers=Numbers(own_parts),

@@ -35,7 +35,6 @@ from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
 from unet_ddp.files import as_local_path, is_address, make_writable, write_errors, write_text
-from unet_ddp.plugins import find
 from unet_ddp.runs.lock import lock_folder, unlock_folder
 from unet_ddp.runs.mirror import Mirror
 from unet_ddp.runs.recovery import (
@@ -113,7 +112,7 @@ class RunFolder:
             self._unlock()
 
     def open(self, config: TrainConfig) -> Resumed:
-        """Lock the folder and return what the run starts from.
+        """Lock the folder and return what the run starts from: its checkpoint, or nothing.
 
         Raises:
             UserError: another run uses the folder, it contains a run that was not to be resumed
@@ -140,8 +139,7 @@ class RunFolder:
         existing = find_checkpoints(self.path)
         if existing and not launch.overwrite:
             raise contains_a_run(self.path, existing)
-        has_weights = config.run.load or config.network.encoder_weights
-        return Resumed(weights=find("extras", "given_weights")(config) if has_weights else None)
+        return Resumed()
 
     def claim(
         self, config: TrainConfig, data: PreparedData, resumed: Resumed, metadata: Content

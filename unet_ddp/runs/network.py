@@ -16,8 +16,9 @@ from unet_ddp.network.architecture import build_network
 from unet_ddp.network.batchnorm import count_as_sound
 from unet_ddp.network.precision import train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
-from unet_ddp.plugins import find, is_built_in
+from unet_ddp.plugins import is_built_in
 from unet_ddp.runs.resume import Resumed
+from unet_ddp.training.own_network import try_network
 from unet_ddp.training.step import seed_all
 
 if TYPE_CHECKING:
@@ -50,9 +51,7 @@ def build_weights(
     sides, size = data.crop_size or data.smallest, config.optimization.batch_size
     example = torch.rand(1 if size == 1 else 2, spec.architecture.channels, *sides)
     with spec.precision.autocast():
-        return network, find("extras", "try_network")(
-            name, network, build, example.to(world.device)
-        )
+        return network, try_network(name, network, build, example.to(world.device))
 
 
 def _build_on_device(

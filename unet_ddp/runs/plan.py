@@ -11,6 +11,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.plugins import find
 from unet_ddp.runs.build import ModelSpec, build_state, new_schedule
 from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.settings import called, with_values
 from unet_ddp.training.guard import explain_out_of_memory
 from unet_ddp.training.state import TrainState
@@ -27,6 +28,7 @@ class RunBuilder:
     world: World
     began: float
     """The time.monotonic() of the program's start."""
+    parts: RunParts
     state: TrainState | None = None
     """Of the run, once a planner or the run has needed it."""
 
@@ -36,13 +38,16 @@ class RunBuilder:
         A planner leaves the state as it was.
         """
         pixels = self.spec.preprocessing.format
-        loaders = build_loaders(config, self.data, image_format=pixels, world=self.world)
+        open_cache = self.parts.open_cache
+        loaders = build_loaders(
+            config, self.data, image_format=pixels, world=self.world, open_cache=open_cache
+        )
         if self.state is not None:
             self.state.schedule = new_schedule(config.optimization, loaders.sampler.steps)
             return self.state, loaders
         with explain_out_of_memory(config, self.world, "building"):
             self.state = build_state(
-                config, self.spec, self.data, self.resumed, loaders, self.world
+                config, self.spec, self.data, self.resumed, loaders, self.world, self.parts
             )
         return self.state, loaders
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from unet_ddp.checkpoints.file import Content
 from unet_ddp.checkpoints.weights import check_weights
 from unet_ddp.checks.check import check_classes, prepare_data
+from unet_ddp.checks.data_parts import DataParts
 from unet_ddp.cli import read_recipe, with_saved
 from unet_ddp.cli.recipes import is_same
 from unet_ddp.config import TrainConfig
@@ -22,6 +23,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.device import is_faster_in_bfloat16
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, check_installed, count_of, join_some, shorten, typed
+from unet_ddp.runs.run_parts import StartWeights
 from unet_ddp.runs.same_data import check_same_data
 from unet_ddp.settings import Kind, Typed, as_flag, names_of, pairs_of, with_values
 from unet_ddp.training.state import TrainState
@@ -37,8 +39,8 @@ class Resumed:
     """Checkpoint of the run to continue; None for a new run."""
     source: Path = Path("last.pt")
     """Its file."""
-    weights: Any = None
-    """GivenWeights of extras/transfer, for a new run to start from; None for new ones."""
+    weights: StartWeights | None = None
+    """For a new run to start from; None for new ones."""
     notes: list[str] = field(default_factory=list)
     """Lines for the user."""
     due: dict[str, Content] = field(default_factory=dict)
@@ -178,7 +180,7 @@ class Resumed:
             )
         return with_values(config, {"batch_size": batch_size, "images_per_step": None})
 
-    def prepare_data(self, config: TrainConfig) -> PreparedData:
+    def prepare_data(self, config: TrainConfig, parts: DataParts) -> PreparedData:
         """Return the data set, found, checked, labelled and split; a resumed run's must be its own.
 
         Raises:
@@ -188,6 +190,7 @@ class Resumed:
         data = prepare_data(
             config.data,
             seed=config.optimization.seed,
+            parts=parts,
             labels=Labels.from_dict(saved["labels"]) if saved else None,
             skip_bad=config.launch.skip_bad_files,
             moved=saved.get("moved", ()) if saved else None,

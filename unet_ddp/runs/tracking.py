@@ -20,7 +20,6 @@ from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of, hides_bars, one_line
 from unet_ddp.metrics.scores import UNSCORED, Validation
-from unet_ddp.plugins import find
 from unet_ddp.runs.writers import (
     OwnCallback,
     describe_time,
@@ -50,6 +49,7 @@ class Tracker:
     """Follows a run from where it starts, on one rank; prints and writes only on the main one.
 
     `request_stop` ends the run: with the error of a callback of the user's own, or None if one asks for the end.
+    `log_uncompiled` is called once, after the first step.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Tracker:
         loaders: Loaders,
         world: World,
         request_stop: Callable[[UserError | None], None],
+        log_uncompiled: Callable[[Callable[[str], None]], None] | None = None,
     ) -> None:
         self._log = console(world)
         self._guard = FiniteGuard(
@@ -79,7 +80,7 @@ class Tracker:
         self._request_stop = request_stop
         self._open_files = partial(open_files, config, state)
         world.on_main(lambda: self._writers.extend(open_named(config, state, loaders, self._log)))
-        self._compiles = config.optimization.compile
+        self._log_uncompiled = log_uncompiled
         self._shorter = find_shorter(config, data, world)
         self._bar = tqdm(  # silent in a log file, where the line of each epoch is enough
             total=state.schedule.end,
@@ -152,9 +153,9 @@ class Tracker:
         self._bar.update()
         self._guard.check(report, done)
         self._tell("step", report, done)
-        if self._compiles:  # said once: the first step has compiled
-            find("extras", "log_uncompiled")(self._log)
-            self._compiles = False
+        if self._log_uncompiled:  # said once: the first step has compiled
+            self._log_uncompiled(self._log)
+            self._log_uncompiled = None
         self._last = time.perf_counter()
         if self._shorter and self._steps <= _TIMED:
             self._estimate(done)

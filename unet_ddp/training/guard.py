@@ -15,9 +15,9 @@ from torch import Tensor
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.device import is_out_of_memory
+from unet_ddp.distributed.out_of_memory import explain_memory
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
-from unet_ddp.plugins import find
 from unet_ddp.training.step import StepReport
 
 _SEARCH = 16  # halvings of GradScaler's first scale, 2¹⁶, down to 1
@@ -113,5 +113,5 @@ def explain_out_of_memory(config: TrainConfig, world: World, phase: str) -> Iter
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        line = find("extras", "explain_memory")(error, config, world, phase)
+        line = explain_memory(error, config, world, phase)
     raise RunError(line)  # without the frames of torch's, which hold tensors

@@ -198,7 +198,9 @@ class SegmentationLoss(nn.Module):
             if is_built_in("losses", name):
                 term: Term = find("losses", name)(self.options)
             else:
-                term = OwnTerm(name, find("extras", "own_loss")(name, self.options))
+                from unet_ddp.training.own_loss import make_own_term
+
+                term = OwnTerm(name, make_own_term(name, self.options))
             if name in PIXEL_TERMS:
                 self.pixel = term
             else:

@@ -150,9 +150,10 @@ for name in ("a.png", "a.npy"):
     assert Source(Path(sys.argv[1], name)).image(ImageFormat(3))[0].shape == (4, 3, 3)
     print([module for module in sys.modules if module.startswith("unet_ddp.extras.")])
 from unet_ddp.checks.check import prepare_data
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import DataConfig
 folders = (sys.argv[1] + side for side in ("/imgs", "/masks"))
-assert len(prepare_data(DataConfig(*folders), seed=0).split.training) == 2
+assert len(prepare_data(DataConfig(*folders), parts=DATA_PARTS, seed=0).split.training) == 2
 extras = tuple(f"unet_ddp.extras.{each}" for each in ("packs", "cloud", "cache.samples", "demo_set"))
 print([module for module in sys.modules if module.startswith(extras)])
 """

@@ -15,6 +15,7 @@ from PIL import Image
 
 from unet_ddp.__main__ import main
 from unet_ddp.checks.check import prepare_data
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import DataConfig
 from unet_ddp.data.matching import read_list
 from unet_ddp.data.readers.read import read_mask
@@ -77,7 +78,9 @@ def test_a_set_to_train_on(here: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert Path("out/pairs.csv").read_text() == (
         "image,mask\n../imgs/a.png,a.png\n../imgs/sub/c.png,sub/c.png\n../imgs/b.png,b.png\n"
     )
-    data = prepare_data(DataConfig(pairs_file="out/pairs.csv", palette="out/palette.csv"), seed=0)
+    data = prepare_data(
+        DataConfig(pairs_file="out/pairs.csv", palette="out/palette.csv"), parts=DATA_PARTS, seed=0
+    )
     assert data.labels.names == ("background", "car", "tree")
     assert data.labels.values == (0, 1, 2) and len(data.split.training) == 2
 
@@ -119,7 +122,9 @@ def test_objects_that_overlap_are_kept(here: Path, capsys: pytest.CaptureFixture
     np.testing.assert_array_equal(read_codes(first.mask), expected)
     status, text = run(capsys, content, "--overlap", "keep", "--empty", "all", "-o", "whole")
     assert text.endswith("train.py --images imgs --masks whole --overlap\n")
-    data = prepare_data(DataConfig(images="imgs", masks="whole", overlap=True), seed=0)
+    data = prepare_data(
+        DataConfig(images="imgs", masks="whole", overlap=True), parts=DATA_PARTS, seed=0
+    )
     assert data.labels.class_names == ["car", "old_tree"]
 
 
@@ -176,7 +181,7 @@ def test_numbers_of_objects_of_several_classes(
     flags = {"instances": True, "class_names": ("car", "old tree"), "ignore_index": 65535}
     content = coco(SQUARE, tree, images=("a.png", "b.png"))
     assert run(capsys, content, "--instances", "-o", "two")[0] == 0
-    data = prepare_data(DataConfig(pairs_file="two/pairs.csv", **flags), seed=0)
+    data = prepare_data(DataConfig(pairs_file="two/pairs.csv", **flags), parts=DATA_PARTS, seed=0)
     assert data.labels.class_names == ["background", "car", "old tree", "border"]
 
 

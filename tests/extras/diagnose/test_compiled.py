@@ -21,10 +21,10 @@ from torch._dynamo import reset, utils
 
 from tests.tiny import make_loss
 from unet_ddp.data.labels import IGNORE_ID
+from unet_ddp.distributed.failures import explain_error
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.diagnose.compiled import compile_network, log_uncompiled
-from unet_ddp.extras.diagnose.failures import explain_error
 
 # As a linker writes one: the table of sections, two of 64 bytes, is at its end.
 LIBRARY = struct.pack("<5s27xQQ6xHHHH2x", b"\x7fELF\x02", 64, 3000, 56, 1, 64, 2) + bytes(3000 + 64)

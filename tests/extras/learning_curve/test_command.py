@@ -19,6 +19,7 @@ import torch
 
 from tests.conftest import data_flags, make_pair, make_set
 from unet_ddp.cli import parse_train
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.matching import read_list
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.errors import RunError, UserError
@@ -73,7 +74,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trainer:
 
 def run(*more: str, status: int = 0) -> None:
     argv = [*data_flags(Path()), "--batch-size", "1", "--epochs", "3", "--seed", "5", *more]
-    assert main(argv) == status
+    assert main(argv, DATA_PARTS) == status
 
 
 def points(name: str = "learning-curve") -> dict[str, Any]:
@@ -249,7 +250,7 @@ def test_a_pack_and_torchrun_are_refused(
 
     assert program(["pack", *data_flags(Path()), "-o", "packed"]) == 0
     with pytest.raises(UserError, match="--images packed: is a pack; use the files it is of"):
-        main(["--images", "packed", "--validation", "20"])
+        main(["--images", "packed", "--validation", "20"], DATA_PARTS)
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(SystemExit) as ended:

@@ -13,6 +13,7 @@ from tests.extras.overlap.test_folders import IGNORED, SIZE, plane, save
 from tests.extras.packs.test_command import pack
 from unet_ddp.checks.check import check_dataset, prepare_data
 from unet_ddp.cli import parse_train
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import DataConfig
 from unet_ddp.data.dataset import PreparedData, SegmentationDataset
 from unet_ddp.data.labels import Labels
@@ -42,7 +43,7 @@ def configure(folder: Path, *flags: str) -> DataConfig:
 
 def check(folder: Path, *flags: str) -> Report:
     report = Report(collects=True)
-    check_dataset(configure(folder, *flags), report, seed=0)
+    check_dataset(configure(folder, *flags), report, parts=DATA_PARTS, seed=0)
     return report
 
 
@@ -83,7 +84,7 @@ def test_void_in_the_masks_of_a_class(folder: Path) -> None:
     assert "3 values (0, 1, 255)" in check(folder, "--overlap").problems[0]
     assert (report.problems, report.notes[0][:6]) == ([], "25.0 %")
     assert "classes: organ, tumour, vessel, which may overlap; 255 is ignored" in report.notes
-    data = prepare_data(configure(folder, *flags), seed=0)
+    data = prepare_data(configure(folder, *flags), parts=DATA_PARTS, seed=0)
     dataset = SegmentationDataset(data.split.training, data.labels, data.format, scale=1.0)
     for ids in (dataset.read_truth(0), dataset[0, 0].mask.numpy()):
         assert [ids[row, 0] for row in range(6)] == [IGNORE_ID, 1, 1, 3, 2, IGNORE_ID]
@@ -119,14 +120,14 @@ def test_void_of_folders_is_no_sum_of_bits(folder: Path, tmp_path: Path, void: i
     with_void(folder, void)
     config = configure(folder, "--overlap", "--ignore-index", str(void))
     for each in (config, pack(config, tmp_path / "pack")):
-        data = prepare_data(each, seed=0)
+        data = prepare_data(each, parts=DATA_PARTS, seed=0)
         assert find_truth(data) == VOID_AND_ORGANS
         assert f"classes: organ, tumour, vessel, which may overlap; {void} is ignored" in data.notes
         labels = Labels.from_dict(data.labels.to_dict())
         codes = np.array([0, 1, 2, 3, 4, IGNORED], np.int32)
         mask = data.split.training[0].mask
         assert labels.to_ids(codes, mask).tolist() == [0, 1, 2, 3, 4, IGNORE_ID]
-        other = prepare_data(configure(folder, *OVERLAP, str(void)), seed=0)
+        other = prepare_data(configure(folder, *OVERLAP, str(void)), parts=DATA_PARTS, seed=0)
         assert find_truth(other, labels) == VOID_AND_ORGANS
 
 
@@ -166,7 +167,7 @@ def test_a_class_that_is_all_void_is_told(folder: Path) -> None:
 
 def test_a_network_from_before_void_reads_its_masks_as_then(folder: Path) -> None:
     """--ignore-index 255 had no effect on masks of 0 and 255, where 255 is the class."""
-    data = prepare_data(configure(folder, "--overlap"), seed=0)
+    data = prepare_data(configure(folder, "--overlap"), parts=DATA_PARTS, seed=0)
     plain = data.labels.to_dict() | {"ignore": 255}
     plain.pop("void", None)
     assert find_truth(data, Labels.from_dict(plain)) == [1, 1, 1, 3, 2, 0]
@@ -176,10 +177,11 @@ def test_a_pack_has_the_classes_of_the_network(folder: Path, tmp_path: Path) -> 
     """In their order: nothing in its masks says which bit is which class."""
     names = ["--class-names", "vessel", "organ", "tumour"]
     own, other = (
-        prepare_data(configure(folder, "--overlap", *more), seed=0) for more in ([], names)
+        prepare_data(configure(folder, "--overlap", *more), parts=DATA_PARTS, seed=0)
+        for more in ([], names)
     )
     pairs = prepare_data(
-        pack(configure(folder, "--overlap"), tmp_path / "p"), seed=0
+        pack(configure(folder, "--overlap"), tmp_path / "p"), parts=DATA_PARTS, seed=0
     ).split.validation
     for labels, found in ((own.labels, pairs), (other.labels, other.split.validation)):
         labels.check_pairs(found, "p")
@@ -227,14 +229,14 @@ def test_a_page_for_each_class(folder: Path) -> None:
         (folder / "p").mkdir(exist_ok=True)
         tifffile.imwrite(folder / "p" / f"{k}.tif", planes, photometric="minisblack")
     flags = ["--masks", str(folder / "p"), "--overlap", "--class-names", "organ", "tumour"]
-    data = prepare_data(configure(folder, *flags), seed=0)
+    data = prepare_data(configure(folder, *flags), parts=DATA_PARTS, seed=0)
     assert data.notes[0].startswith("20.0 % of the labelled pixels are in two or more classes")
     pairs, form = data.split.training, data.format
     dataset = SegmentationDataset(pairs, data.labels, form, scale=1.0)
     ids = dataset.read_truth(0)
     assert [has[3, 0] for has in data.labels.planes(ids)] == [True, True]
     with pytest.raises(UserError, match="holds several frames or pages"):
-        prepare_data(configure(folder, *flags[:2]), seed=0)
+        prepare_data(configure(folder, *flags[:2]), parts=DATA_PARTS, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +246,7 @@ def test_a_network_wants_a_folder_for_each_of_its_classes(
     folder: Path, change: str, left: str
 ) -> None:
     """Without the folder, what is found of the class would all be wrong, and nobody told."""
-    data = prepare_data(configure(folder, "--overlap"), seed=0)
+    data = prepare_data(configure(folder, "--overlap"), parts=DATA_PARTS, seed=0)
     if change:
         shutil.rmtree(folder / "m" / change)
     else:

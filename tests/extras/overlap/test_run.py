@@ -20,12 +20,12 @@ from unet_ddp import Predictor
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.cli import parse_train
 from unet_ddp.commands.evaluate import EvaluateConfig, find_job
+from unet_ddp.commands.export import main as export
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.scoring import score_pairs
-from unet_ddp.extras.onnx.export import main as export
 from unet_ddp.extras.report.gallery import make_gallery
 
 CLASSES = ("disc", "square")

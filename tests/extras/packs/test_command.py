@@ -25,6 +25,7 @@ from tests.conftest import data_flags, make_set
 from tests.object_store import MemoryBucket, ObjectStore
 from unet_ddp.__main__ import main
 from unet_ddp.checks.check import check_dataset, prepare_data
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import DataConfig, TrainConfig
 from unet_ddp.data.dataset import PreparedData, Sample
 from unet_ddp.data.loaders import build_loaders
@@ -41,7 +42,7 @@ from unet_ddp.files import as_path
 
 def pack(config: DataConfig, output: Path) -> DataConfig:
     """Pack a data set and return what trains on the pack."""
-    data = check_dataset(config, Report(), seed=0)
+    data = check_dataset(config, Report(), parts=DATA_PARTS, seed=0)
     assert data is not None
     output.mkdir(exist_ok=True)
     write_pack(output, data, config)
@@ -79,12 +80,12 @@ def test_a_pack_of_any_data_set_is_that_data_set(tmp_path: Path, number: int) ->
     """Each case of the catalogue that can be trained on, with no bad file left out."""
     config = parse(make_case_in(number, tmp_path), tmp_path).data
     try:
-        expected = prepare_data(config, seed=0)
+        expected = prepare_data(config, parts=DATA_PARTS, seed=0)
     except UserError:
         return
     own = pack(config, tmp_path / "pack")
-    assert describe(prepare_data(own, seed=0)) == describe(expected)
-    data = check_dataset(own, Report(), seed=0)
+    assert describe(prepare_data(own, parts=DATA_PARTS, seed=0)) == describe(expected)
+    data = check_dataset(own, Report(), parts=DATA_PARTS, seed=0)
     assert data is not None
     for side in (expected.split.training, expected.split.validation):
         for pair in side:
@@ -104,7 +105,8 @@ def read(path: Path) -> bytes:
 
 def loaded(config: DataConfig, world: World, *, epoch: int = 0, step: int = 0) -> list[Sample]:
     """The batches of a rank from a step on, and its validation images, as a run has them."""
-    data = pickle.loads(pickle.dumps(prepare_data(config, seed=0)))  # as the other ranks get it
+    data = prepare_data(config, parts=DATA_PARTS, seed=0)
+    data = pickle.loads(pickle.dumps(data))  # as the other ranks get it
     run = replace(TrainConfig(), data=config)
     run = replace(run, launch=replace(run.launch, workers=0))
     run = replace(run, optimization=replace(run.optimization, batch_size=4 // world.size))
@@ -183,7 +185,7 @@ def test_shards_are_tar_files_that_webdataset_reads(
             assert all((m.mtime, m.uid, m.uname) == (0, 0, "") for m in tar.getmembers())
             members += tar.getnames()
     keys = [re.fullmatch(r"((?:.*/|)[^.]+)[.]([^/]*)", name) for name in members]
-    pairs = prepare_data(own, seed=0).split
+    pairs = prepare_data(own, parts=DATA_PARTS, seed=0).split
     names = sorted(pair.name for side in (pairs.training, pairs.validation) for pair in side)
     assert names[:2] == ["a/b.1", "a/b.2%"] and again.images != own.images
     assert [unquote(key[1]) for key in keys[::2] if key] == names
@@ -246,7 +248,7 @@ def test_a_pack_is_there_as_a_whole_or_not_at_all(
     with pytest.raises(
         UserError, match=r"contains no pack \(pack\.index\); for a folder of images"
     ):
-        prepare_data(DataConfig(images=str(tmp_path / "imgs")), seed=0)
+        prepare_data(DataConfig(images=str(tmp_path / "imgs")), parts=DATA_PARTS, seed=0)
 
 
 def test_a_folder_whose_place_no_pack_takes_is_refused_before_the_work(
@@ -326,7 +328,7 @@ def test_a_stopped_process_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_an_image_that_vanishes_is_named(tmp_path: Path) -> None:
     config = in_folder(make_set(tmp_path, 6))
-    data = check_dataset(config, Report(), seed=0)
+    data = check_dataset(config, Report(), parts=DATA_PARTS, seed=0)
     assert data is not None
     image = data.table.pairs[2].image
     image.unlink()
@@ -347,7 +349,7 @@ def test_a_link_to_nowhere_beside_a_pack_does_no_harm(tmp_path: Path) -> None:
     """As an editor's lock file is one."""
     own = pack(in_folder(make_set(tmp_path, 6)), tmp_path / "pack")
     (tmp_path / "pack" / ".#notes").symlink_to("user@host.1")
-    assert len(prepare_data(own, seed=0).split.training) == 5
+    assert len(prepare_data(own, parts=DATA_PARTS, seed=0).split.training) == 5
 
 
 def truncate(path: Path, size: int) -> None:
@@ -382,7 +384,7 @@ def test_a_damaged_pack_is_one_line(
     pack(in_folder(make_set(tmp_path / "2", 9)), tmp_path / "b")
     damage(tmp_path / "a")
     with pytest.raises(UserError, match=re.escape(said)) as error:
-        prepare_data(own, seed=0)
+        prepare_data(own, parts=DATA_PARTS, seed=0)
     assert str(tmp_path / "a") in str(error.value) and "\n" not in str(error.value)
 
 
@@ -390,9 +392,10 @@ def test_a_shard_that_was_changed_is_found_by_the_doctor(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = pack(in_folder(make_set(tmp_path, 6)), tmp_path / "pack")
-    data = prepare_data(own, seed=0)
+    data = prepare_data(own, parts=DATA_PARTS, seed=0)
     flip(tmp_path / "pack" / "shard-000000.tar", 700)
-    assert describe(prepare_data(own, seed=0)) == describe(data)  # not read at the start of a run
+    again = prepare_data(own, parts=DATA_PARTS, seed=0)
+    assert describe(again) == describe(data)  # not read at the start of a run
     status = main(["doctor", "--images", str(own.images), "--batch-size", "1"])
     assert status == 2
     assert (
@@ -406,9 +409,9 @@ def test_statistics_of_other_options_are_refused(sets: list[DataConfig], tmp_pat
     with pytest.raises(
         UserError, match=r"was packed with --nodata and --channels \[3\.0, 4\], not"
     ):
-        prepare_data(replace(own, nodata=None), seed=0)
+        prepare_data(replace(own, nodata=None), parts=DATA_PARTS, seed=0)
     with pytest.raises(UserError, match="--val-images: a pack has its own validation images"):
-        prepare_data(replace(own, val_images="a", val_masks="b"), seed=0)
+        prepare_data(replace(own, val_images="a", val_masks="b"), parts=DATA_PARTS, seed=0)
 
 
 def test_pairs_without_a_group_have_none_in_a_pack(tmp_path: Path) -> None:
@@ -417,7 +420,8 @@ def test_pairs_without_a_group_have_none_in_a_pack(tmp_path: Path) -> None:
     (folder / "pairs.csv").write_text("\n".join(["image,mask,group", *rows]) + "\n")
     config = DataConfig(pairs_file=str(folder / "pairs.csv"), validation=20)
     expected, found = (
-        prepare_data(each, seed=0) for each in (config, pack(config, tmp_path / "pack"))
+        prepare_data(each, parts=DATA_PARTS, seed=0)
+        for each in (config, pack(config, tmp_path / "pack"))
     )
     assert describe(found) == describe(expected)
     groups = {
@@ -462,7 +466,7 @@ def test_a_pack_in_storage(
     # Twice (as rank 0 and as another) the stamp of the index, one listing of the shards.
     assert object_store.count_requests() - before == samples + 3
     with pytest.raises(UserError, match=r"s3://bucket/none: contains no pack"):
-        prepare_data(packed(config, "s3://bucket/none"), seed=0)
+        prepare_data(packed(config, "s3://bucket/none"), parts=DATA_PARTS, seed=0)
 
 
 def test_a_damaged_copy_of_an_index_is_made_again(
@@ -499,13 +503,15 @@ def test_of_two_packs_at_once_one_is_whole_and_the_other_leaves_nothing(
     with pytest.raises(UserError, match=f"{url}: another pack was put there; use another"):
         pack_at(url, config)
     own = packed(other, str(url))
-    assert describe(prepare_data(own, seed=0)) == describe(prepare_data(other, seed=0))
+    assert describe(prepare_data(own, parts=DATA_PARTS, seed=0)) == describe(
+        prepare_data(other, parts=DATA_PARTS, seed=0)
+    )
     open_pack(url).check_content()
     assert len(list_files(url)) == 2  # index and shard
 
 
 def pack_at(url: Path, config: DataConfig) -> None:
-    data = check_dataset(config, Report(), seed=0)
+    data = check_dataset(config, Report(), parts=DATA_PARTS, seed=0)
     assert data is not None
     write_pack(url, data, config)
 

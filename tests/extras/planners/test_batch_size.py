@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from tests.conftest import data_flags, make_set
-from tests.extras.diagnose.test_memory import CPU as SHORT_OF_CPU
-from tests.extras.diagnose.test_memory import CUDA
+from tests.distributed.test_out_of_memory import CPU as SHORT_OF_CPU
+from tests.distributed.test_out_of_memory import CUDA
 from tests.ranks import Ranks, call_main
 from tests.tiny import CPU, make_data
 from unet_ddp.checkpoints import file as checkpoint
@@ -34,6 +34,7 @@ from unet_ddp.network.precision import Precision
 from unet_ddp.runs.build import choose_model
 from unet_ddp.runs.plan import RunBuilder
 from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.training.losses import SegmentationLoss
 
 
@@ -244,8 +245,8 @@ def test_auto_is_settled_with_a_probe_of_the_run(
     data = make_data(crop_size=crop)
     for ema, checkpointing in ((0.0, False), (0.9, True)):
         config = replace(new_config(ema=ema), network=NetworkConfig(checkpointing=checkpointing))
-        model = choose_model(config, data, Resumed(), World().device)
-        plan(config, RunBuilder(model, data, Resumed(), World(), 0.0))
+        model = choose_model(config, data, Resumed(), World().device, parts=RunParts())
+        plan(config, RunBuilder(model, data, Resumed(), World(), 0.0, RunParts()))
         probe = asked.pop()
         assert probe.architecture is model.architecture and probe.loss is model.loss
         assert probe.preprocessing is model.preprocessing and probe.precision is model.precision
@@ -287,8 +288,8 @@ def test_auto_becomes_numbers(
     monkeypatch.setattr(batch_size, "find_batch_size", find)
     config, data, resumed = new_config(**options), make_data(), Resumed(resumed.content)
     data = replace(data, split=replace(data.split, training=[data.split.training[0]] * count))
-    model = choose_model(new_config(), data, Resumed(), World().device)
-    settled = plan(config, RunBuilder(model, data, resumed, World(size=processes), 0.0))
+    model = choose_model(new_config(), data, Resumed(), World().device, parts=RunParts())
+    settled = plan(config, RunBuilder(model, data, resumed, World(size=processes), 0.0, RunParts()))
     assert found == [asked]
     assert tuple(settled.values()) == expected
     assert list(settled) == ["batch_size", "accumulate", "images_per_step"]

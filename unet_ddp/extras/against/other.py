@@ -6,16 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
-from unet_ddp.commands.evaluate import Job, score
 from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.groups import group_names
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.names import file_key
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, join_some, shorten
+from unet_ddp.evaluation.job import Job
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.tables import COUNTS
 from unet_ddp.extras.against.difference import Table, compare
@@ -27,24 +26,32 @@ _OBJECTS = "matched_objects", "true_objects", "predicted_objects"  # as COUNTS o
 _SHOWN = 16  # classes in a message
 
 
-def score_other(config: Any, job: Job, world: World) -> Callable[[Evaluation], list[str]]:
+def score_other(
+    against: str,
+    job: Job,
+    world: World,
+    *,
+    threshold: float | None,
+    score: Callable[[Job], Evaluation],
+) -> Callable[[Evaluation], list[str]]:
     """Score the other network, unless that is done; return what compares an evaluation of `job` with it.
+
+    `against` names it, its `threshold` is its own by default, and `score` is called on every rank.
 
     Raises:
         UserError: it was scored on other images, or has other classes, on every rank.
     """
     if _labels_of(job.model, job.source).head != "softmax":
         raise UserError("--against: is for classes that do not overlap; leave it out")
-    other: Any = world.on_main(lambda: _find_other(config, job))
-    lines = [f"against {config.against}:"]
+    other = world.on_main(lambda: _find_other(against, job, threshold))
+    lines = [f"against {against}:"]
     if isinstance(other, Job):
         is_one_split = job.model.run.get("names") == other.model.run.get("names")
         if job.images is None and not is_one_split:
             lines.append(
                 "  warning: it had another split, and may have been trained on some of them"
             )
-        evaluation, *_ = score(config, other, world)
-        other = count(evaluation)
+        other = count(score(other))
     groups = {**group_names(job.pairs, None), **job.groups}
 
     def describe(evaluation: Evaluation) -> list[str]:
@@ -69,20 +76,20 @@ def _labels_of(model: SavedModel, source: Path) -> Labels:
     return check_described(model, source)[1]
 
 
-def _find_other(config: Any, job: Job) -> Job | Table:
+def _find_other(against: str, job: Job, threshold: float | None) -> Job | Table:
     """Return the other network, to be scored as in `job`, or what an evaluation of it has counted."""
-    given = as_path(config.against)
+    given = as_path(against)
     classes = _labels_of(job.model, job.source).class_names
     table = given if given.suffix == ".csv" else given / "per_image.csv"
     if not is_address(table) and table.is_file():
         return _read_counts(table, job, classes)
-    source = find_model(config.against)
+    source = find_model(against)
     try:
         model = read_model(source)
     except UserError as error:
         raise UserError(f"--against {error}") from None
     _check_classes(source, _labels_of(model, source).class_names, classes)
-    return replace(job, model=model, source=source, threshold=config.threshold or model.threshold)
+    return replace(job, model=model, source=source, threshold=threshold or model.threshold)
 
 
 def _read_counts(path: Path, job: Job, classes: list[str]) -> Table:

@@ -1,1 +1,1 @@
-"""Lines for errors that are no fault of the code, and where the time goes: --profile, --compile."""
+"""Flags that measure, compile or repeat a run: --profile, --compile, --deterministic."""

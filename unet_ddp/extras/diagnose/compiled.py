@@ -16,9 +16,9 @@ from typing import cast
 import torch
 from torch import nn
 
+from unet_ddp.distributed.failures import damaged_cache
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of
-from unet_ddp.extras.diagnose.failures import damaged_cache
 from unet_ddp.files import check_writable, temporary_folder
 
 # Per device: language, environment variable, usual commands (the GPU's is for triton).

@@ -21,7 +21,7 @@ from unet_ddp.extras.geo.maps import INSTALL, Place
 from unet_ddp.files import is_address
 
 if TYPE_CHECKING:
-    from unet_ddp.checks.scan import ScannedPair
+    from unet_ddp.checks.metadata import ScannedPair
     from unet_ddp.checks.table import Table
     from unet_ddp.config import DataConfig
 

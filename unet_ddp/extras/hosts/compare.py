@@ -12,9 +12,9 @@ from pathlib import Path
 import unet_ddp
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.splits import Split
+from unet_ddp.distributed.elastic import is_elastic
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of
-from unet_ddp.extras.hosts.elastic import is_elastic
 from unet_ddp.files import is_address, write_errors
 from unet_ddp.runs.recovery import read_state
 from unet_ddp.runs.same_data import measure_files

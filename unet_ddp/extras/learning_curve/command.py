@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 
 import numpy as np
 
 from unet_ddp.checks.check import prepare_data
+from unet_ddp.checks.data_parts import DataParts
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import naming_recipe
 from unet_ddp.data.readers.read import use_own_readers
@@ -26,12 +28,12 @@ from unet_ddp.metrics.scores import show
 from unet_ddp.runs.lock import lock_folder
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], parts: DataParts) -> int:
     """Train, forecast, and return the exit status."""
-    return run_command("learning-curve", measure_curve, argv)
+    return run_command("learning-curve", partial(measure_curve, parts=parts), argv)
 
 
-def measure_curve(argv: Sequence[str]) -> None:
+def measure_curve(argv: Sequence[str], parts: DataParts) -> None:
     """Train and score; print the points and the forecast, and write a chart."""
     config = parse_train(argv, prog="python -m unet_ddp learning-curve", kind=CurveConfig)
     name = config.run.exp_name or "learning-curve"
@@ -40,7 +42,10 @@ def measure_curve(argv: Sequence[str]) -> None:
     with naming_recipe(config.launch.config, config.recipe):
         config.check_steps()
         data = prepare_data(
-            config.data, seed=config.optimization.seed, skip_bad=config.launch.skip_bad_files
+            config.data,
+            seed=config.optimization.seed,
+            parts=parts,
+            skip_bad=config.launch.skip_bad_files,
         )
         curve = Curve(config, data, folder)
     with lock_folder(folder, "--exp-name"):

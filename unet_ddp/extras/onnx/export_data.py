@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unet_ddp.checkpoints.weights import SavedModel
+from unet_ddp.checks.data_parts import DataParts
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.readers.base import Pixels
@@ -30,7 +31,13 @@ class Scored:
 
 
 def find_scored(
-    images: str | None, masks: str | None, saved: SavedModel, source: Path, model: LoadedModel
+    images: str | None,
+    masks: str | None,
+    saved: SavedModel,
+    source: Path,
+    model: LoadedModel,
+    *,
+    parts: DataParts,
 ) -> Scored:
     """Return the pairs of two folders, or the validation pairs of the checkpoint's run.
 
@@ -42,7 +49,7 @@ def find_scored(
         pairs = find_pairs(as_path(images), as_path(masks), planes=planes)
         place = f"in {images}"
     else:
-        pairs = rebuild(saved.run, source, model.labels).split.validation
+        pairs = rebuild(saved.run, source, model.labels, parts=parts).split.validation
         place = "of its run's validation"
     data = SegmentationDataset(
         pairs,
@@ -55,7 +62,7 @@ def find_scored(
 
 
 def read_calibration(
-    folder: str | None, saved: SavedModel, source: Path, model: LoadedModel
+    folder: str | None, saved: SavedModel, source: Path, model: LoadedModel, *, parts: DataParts
 ) -> list[Pixels]:
     """Return images at the network's scale, spread over a folder, or over the training images of the run."""
     if folder is not None:
@@ -63,7 +70,7 @@ def read_calibration(
         step = -(-len(paths) // CALIBRATION)
         return [_read(path, model) for path in paths[::step]]
     try:
-        pairs = rebuild(saved.run, source, model.labels).split.training
+        pairs = rebuild(saved.run, source, model.labels, parts=parts).split.training
     except UserError as error:
         raise UserError(f"{error}; int8 needs --calibration, too") from None
     images = []

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from unet_ddp.checks.check import CheckedData, check_dataset
+from unet_ddp.checks.data_parts import DataParts
 from unet_ddp.checks.table import Table
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import naming_recipe
@@ -72,7 +73,7 @@ class PackConfig(TrainConfig):
     """New folder for the pack, or an address like s3://bucket/folder."""
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], parts: DataParts) -> int:
     """Check the data set that `argv` names and pack it."""
     config = parse_train(argv, prog="python -m unet_ddp pack", kind=PackConfig)
     if config.output is None:
@@ -89,6 +90,7 @@ def main(argv: Sequence[str]) -> int:
             config.data,
             report,
             seed=config.optimization.seed,
+            parts=parts,
             skip_bad=config.launch.skip_bad_files,
         )
         assert data is not None  # a report that does not collect raises

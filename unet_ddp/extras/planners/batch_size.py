@@ -16,11 +16,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import cudnn_autotuning, free_memory, is_out_of_memory
+from unet_ddp.distributed.out_of_memory import describe_shortage
 from unet_ddp.distributed.world import World, local_only
 from unet_ddp.errors import RunError, count_of
 from unet_ddp.network.architecture import Architecture, build_network, freeze_encoder
 from unet_ddp.network.precision import Precision
-from unet_ddp.plugins import find
 from unet_ddp.runs.plan import RunBuilder
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.step import forward
@@ -109,7 +109,7 @@ class BatchSizeProbe:
                 except RuntimeError as error:
                     if not is_out_of_memory(error):
                         raise
-                    reason = find("extras", "describe_shortage")(error)
+                    reason = describe_shortage(error)
                 finally:  # the error's frames, which hold the tensors, are gone by now
                     gc.collect()
                     torch.cuda.empty_cache()

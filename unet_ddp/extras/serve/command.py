@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 
 from unet_ddp.checkpoints.weights import find_model
 from unet_ddp.cli import parse
-from unet_ddp.commands.predict import load_predictor
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, check_installed
 from unet_ddp.extras.serve.settings import ServeConfig
 from unet_ddp.files import ended_by_sigterm, temporary_folder
+from unet_ddp.prediction.load import load_predictor
 from unet_ddp.prediction.pipeline import one_core_each
 
 _LAST_ANSWERS = 60  # seconds for them at the end: a client may never read its answer

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from unet_ddp import __version__
+from unet_ddp.checkpoints.described import describe, write_described
 from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.extras.sharing.facts import Facts, find_facts
-from unet_ddp.extras.transfer.described import describe, write_described
 from unet_ddp.files import check_no_input, replacing, write_errors, write_text
 from unet_ddp.prediction.backends import build_model, check_described
 

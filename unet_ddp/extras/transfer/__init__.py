@@ -1,1 +1,1 @@
-"""Weights from elsewhere: files of other programs, and of networks with other classes or bands."""
+"""Weights of networks with other classes or bands, and of encoders, for a new run."""

@@ -8,7 +8,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.distributed.world import World
 
 
-def explain(error: RuntimeError, config: TrainConfig, world: World, phase: str) -> str:
+def explain_memory(error: RuntimeError, config: TrainConfig, world: World, phase: str) -> str:
     """Return the line for a run that is out of memory in building, training or validation."""
     rank = f"rank {world.rank} of {world.size}: " if world.size > 1 else ""
     device = "GPU" if world.device.type == "cuda" else "machine"

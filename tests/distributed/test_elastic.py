@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from unet_ddp.extras.hosts import elastic
-from unet_ddp.extras.hosts.elastic import end_silent_connections, follow_launcher
+from unet_ddp.distributed import elastic
+from unet_ddp.distributed.elastic import end_silent_connections, follow_launcher
 
 
 def test_the_system_ends_connections_to_hosts_that_do_not_answer() -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import astuple
 from typing import Any
 
-from unet_ddp.checks.scan import ImageMetadata, MaskMetadata, Metadata, ScannedFile
+from unet_ddp.checks.metadata import ImageMetadata, MaskMetadata, Metadata, ScannedFile
 from unet_ddp.data.pairs import find_stamp
 from unet_ddp.data.readers.base import Header
 from unet_ddp.files import cache_folder, refuse_special, write_text

@@ -7,10 +7,10 @@ import os
 
 import pytest
 
+from unet_ddp.distributed import failures
+from unet_ddp.distributed.failures import explain_error
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
-from unet_ddp.extras.diagnose import failures
-from unet_ddp.extras.diagnose.failures import explain_error
 
 TWO = World(1, 2, peers=(os.getppid(),))
 

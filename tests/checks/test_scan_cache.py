@@ -16,11 +16,11 @@ from PIL import Image
 from tests.conftest import make_set
 from tests.object_store import MemoryBucket, put_folder
 from unet_ddp.checks import scan as module
+from unet_ddp.checks import scan_cache
 from unet_ddp.checks.scan import scan
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.read import Source
-from unet_ddp.extras.cache import scans
 from unet_ddp.extras.cloud import Url, put
 from unet_ddp.files import cache_folder
 
@@ -192,10 +192,10 @@ def test_a_long_scan_is_saved_now_and_then(
 ) -> None:
     """A kill leaves no time to."""
     monkeypatch.setattr(module, "CHUNK", 2)
-    monkeypatch.setattr(scans, "SAVE_EVERY", seconds)
+    monkeypatch.setattr(scan_cache, "SAVE_EVERY", seconds)
     written: list[int] = []
     monkeypatch.setattr(
-        scans,
+        scan_cache,
         "write_text",
         lambda path, text: written.append(len(json.loads(text.split("\n", 1)[1])["entries"])),
     )

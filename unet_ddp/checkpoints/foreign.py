@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from unet_ddp.checkpoints.described import read_described
 from unet_ddp.checkpoints.file import Content
 from unet_ddp.checkpoints.weights import SavedModel, State
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Colour, pack_colour
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import Limit, UserError, from_plain, join_some, typed
-from unet_ddp.extras.transfer.described import read_described
 from unet_ddp.network.architecture import Architecture
 
 _PREFIXES = ("module.", "_orig_mod.")  # of DDP, DataParallel and torch.compile

@@ -1,0 +1,46 @@
+"""The networks of a job of predictions, loaded as its settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from unet_ddp.checkpoints.weights import list_runs
+from unet_ddp.distributed.device import predicts_in_bfloat16
+from unet_ddp.distributed.world import World
+from unet_ddp.errors import print_lines
+from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.predictor import Predictor
+
+
+def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -> Predictor:
+    """Load the networks and print what they are."""
+    is_fast = all(world.gather(predicts_in_bfloat16(config.precision)))  # on every host
+    predictor = Predictor.from_checkpoint(
+        *paths,
+        device=world.device,
+        scale=config.scale,
+        precision="auto" if is_fast else "float32",
+        tile=config.tile,
+        overlap=config.overlap,
+        tta=config.tta,
+        threshold=config.threshold,
+        ground_resolution=config.ground_resolution,
+        network=config.network,
+        runtime=config.runtime,
+    )
+    if world.is_main:
+        line = f"model: {', '.join(map(str, paths))}"
+        count = 0 if config.model else len(list_runs())
+        if count > 1:
+            line += f" (the newest of {count} runs; --model takes another)"
+        print_lines(line, *(f"  {note}" for note in predictor.notes))
+        if predictor.format.ground_resolution is not None:
+            print(f"  maps: at {predictor.format.ground_resolution:g} m on the ground")
+        if predictor.threshold is not None:
+            name = predictor.labels.class_names[1]
+            limit = f"{predictor.threshold:g} or more"
+            if config.threshold is None and len(paths) > 1:
+                limit += ", the mean of the checkpoints'"
+            print_lines(f"  threshold: {name} where its probability is {limit}")
+    return predictor
