@@ -373,6 +373,12 @@ def task(*results: dict[str, Any], **data: Any) -> list[Any]:
     return [{"data": data or {"image": "a.png"}, "annotations": [{"result": found}]}]
 
 
+def studio_of(width: int, height: int) -> list[Any]:
+    """Return Label Studio's export of an image of another size."""
+    found = CAR | {"original_width": width, "original_height": height}
+    return [{"data": {"image": "a.png"}, "annotations": [{"result": [found]}]}]
+
+
 HALF = {"points": [[0, 0], [50, 0], [50, 100], [0, 100]]}
 CAR = {"type": "polygonlabels", "to_name": "photo", "value": {**HALF, "polygonlabels": ["car"]}}
 BOX = {"type": "rectanglelabels", "value": {"x": 1, "rectanglelabels": ["car"]}}
@@ -437,6 +443,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "runs not numbers": (lambda: runs(["a"]), "file.json: "),
     "runs of a large image": (lambda: runs([10**10], (10**5, 10**5)), "run lengths of an image of [100000, 100000]"),
     "text too long": (lambda: runs("o" * 9_000_000), "a run length of more than 60 bits"),
+    "other size of a task": (lambda: studio_of(6, 8), "image 'a.png': annotated as 6x8, the image is 8x6"),
     "no label": (lambda: task(CAR | {"value": {**HALF, "polygonlabels": []}}), "image a.png: a shape without a label; "),
     "several images": (lambda: task(CAR | {"to_name": "image"}, image=["a.png", "b.png"], text="c"), "a task of several images, or of none; "),
     "boxes of Label Studio": (lambda: task(BOX, BOX), "file.json: only boxes, ellipses, lines or points (2): "),
