@@ -17,6 +17,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+import uvicorn
 from PIL import Image
 
 from tests.commands.handing import ArrivedError, arriving, replacing
@@ -53,6 +54,7 @@ from unet_ddp.extras.learning_curve.curve import CurveConfig
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.objects.separation import separate
 from unet_ddp.extras.onnx.export_data import find_scored
+from unet_ddp.extras.own_parts.network import try_network
 from unet_ddp.extras.packs.pack_index import PackIndex
 from unet_ddp.extras.planners.batch_size import BatchSizeProbe, find_batch_size
 from unet_ddp.extras.planners.budget import time_steps, time_validation
@@ -390,6 +392,18 @@ def test_of_given_encoder_weights_the_encoder_is_taken(folder: Path) -> None:
 
 
 @arriving(
+    (build_network, [
+        {"architecture.model": "tests.zoo:N_counter", "architecture.width": 3, "encoder_weights": None, "checkpointing": False},
+    ]),
+    (try_network, {"name": "tests.zoo:N_counter", "example.shape": (2, 3, 16, 24)}),
+    last=try_network,
+)  # fmt: skip
+def test_an_own_network_is_tried_on_images_of_the_run_s_size(folder: Path) -> None:
+    own = ["--exp-name", "own", "--model", "tests.zoo:N_counter"]
+    run("train", *DATA, *STEPS, *without(RUN, "--bilinear"), *own)
+
+
+@arriving(
     (join, {"device": "cpu", "timeout": 55.0}),
     last=join,
 )  # fmt: skip
@@ -600,7 +614,8 @@ def test_a_predictor_is_made_with_all_its_options(folder: Path) -> None:
     }),
     (one_core_each, {"threads": 2}),
     (PredictionQueue, {"predictor.concurrency": 2, "config.batch_size": 3}),
-    last=PredictionQueue,
+    (uvicorn.Config, {"timeout_graceful_shutdown": 60, "lifespan": "off", "ws": "none", "server_header": False}),
+    last=uvicorn.Config,
 )  # fmt: skip
 def test_serve_hands_on_its_settings(folder: Path) -> None:
     with fast():
