@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests import zoo
 from tests.conftest import data_flags, make_set
-from tests.ranks import Ranks, call_main
+from tests.ranks import Ranks, call_main, call_train
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.prediction.backends import open_model
 
@@ -114,3 +114,20 @@ def test_a_loss_goes_on_as_it_was(folder: str, name: str) -> None:
         assert counts and {float(count) for count in counts} == {8.0}
     if name == "learnt":
         assert [float(scale) for scale in last("whole")["loss"].values()] != [0.0]
+
+
+def test_numbers_of_a_loss_and_a_network_are_the_same_on_two_ranks_and_after_a_resume(
+    folder: str, ranks: Ranks
+) -> None:
+    """Gradients are the mean over ranks, and the loss grows with its number: of each rank, it was restored."""
+    parts = ["--model", name_of("N", "counter"), "--loss", name_of("L", "number")]
+    argv = [*data_flags(Path(folder)), *FLAGS, "1", "--epochs", "1", *parts, "--exp-name"]
+    resume = [*parts, "--workers", "0", "--device", "cpu", "--resume", "--exp-name", "part"]
+    stopped = [*argv, "part", "--stop-after", "2"]
+    for command in ([*argv, "whole"], stopped, resume):
+        outcomes = ranks.run(2, call_train, command, folder)
+        assert [status for status, _, _ in outcomes] == [0, 0], outcomes
+    numbers = last("whole")["numbers"]
+    assert {name[:6] for name in numbers} == {"model:", "region"}
+    assert set(numbers.values()) == {4.0}  # steps of an epoch
+    assert_same(last("whole"), last("part"))

@@ -73,6 +73,17 @@ def draw_one_class(rng: np.random.Generator) -> Array:
     return mask
 
 
+def draw_torn(rng: np.random.Generator) -> Array:
+    """Ten cells with numbers of the whole set, of which one is cut in two."""
+    mask = np.zeros((SIDE, SIDE), np.uint8)
+    for k, number in enumerate(rng.choice(250, 10, replace=False).tolist()):
+        side = int(rng.integers(5, 15))
+        top, left = 20 * (k // 5) + 5, 18 * (k % 5) + 3
+        mask[top : top + side, left : left + side] = number + 1
+    mask[7, mask[7] == mask[7, 4]] = 0
+    return mask
+
+
 def run(folder: Path, program: str, *flags: str) -> tuple[int, str, str]:
     """Return status, output and errors of a program on the set."""
     given = ["--width", "2", "--stop-after", "1", "--workers", "0", "--batch-size", "1"]
@@ -105,6 +116,12 @@ def test_the_flag_comes_with_what_to_install(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     status, out, _ = run(tmp_path, "doctor")
     assert status == 2 and "use --instances (after pip install 'unet-ddp[objects]') if" in out, out
+
+
+def test_one_object_of_ten_may_be_in_two_parts(tmp_path: Path) -> None:
+    write_set(tmp_path, draw_torn)
+    _, out, _ = run(tmp_path, "doctor")
+    assert out.splitlines()[0] == "numbered objects: add --instances to learn each of them"
 
 
 @pytest.mark.parametrize("draw", [draw_organs, draw_scene, draw_soft, draw_one_class])

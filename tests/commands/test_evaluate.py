@@ -17,7 +17,7 @@ from PIL import Image
 
 from tests import jobs
 from tests.conftest import data_flags, make_set
-from tests.ranks import Ranks, call_main
+from tests.ranks import Ranks, call_main, call_train
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.checkpoints.owned import EVALUATION_FILES
 from unet_ddp.cli import parse
@@ -169,6 +169,43 @@ def test_without_a_threshold_the_most_probable_class_counts(
     change(here, threshold=None)
     assert run()["threshold"] is None
     assert "at their own size; the most probable class\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("has_objects", [False, True], ids=["classes", "objects"])
+def test_the_score_that_chose_the_epoch_is_in_the_table_and_the_files(
+    here: Path, capsys: pytest.CaptureFixture[str], has_objects: bool
+) -> None:
+    """Of classes the Dice at the threshold that was found, of objects the mean AP, which comes first."""
+    for path in (
+        (here / "masks").iterdir() if has_objects else ()
+    ):  # the square, and one in a corner
+        image, mask = (np.array(Image.open(here / name / path.name)) for name in ("imgs", "masks"))
+        image[24:, 30:], mask[:] = 200, mask > 0
+        mask[24:, 30:] = 2
+        Image.fromarray(image).save(here / "imgs" / path.name)
+        Image.fromarray(mask).save(path)
+    shutil.rmtree("checkpoints")
+    flags = "--epochs 2 --width 4 --batch-size 1 --lr 0.01 --validation 40 --workers 0 --device cpu --precision float32"
+    more = ["--instances"] * has_objects
+    status, _, err = call_train([*GIVEN, *flags.split(), *more], str(here))
+    assert status == 0, err
+    best = checkpoint.load(here / "checkpoints" / "best.pt")["best"]
+    assert 0 < best["score"] < 1
+    scores = run()
+    lines = capsys.readouterr().out.splitlines()
+    (dice,) = (k for k, line in enumerate(lines) if line.startswith("Dice "))
+    if has_objects:
+        assert best["name"] == "mean AP"
+        assert scores["objects"]["mean_ap"] == best["score"]
+        (line,) = (k for k, line in enumerate(lines) if line.startswith("objects: AP "))
+        assert f", {best['score']:.4f} over 0.5 to 0.95; " in lines[line] and line < dice
+    else:
+        assert best["name"] == "Dice"
+        assert scores["dice"] == best["score"]
+        assert lines[dice].startswith(f"Dice {best['score']:.4f}, ")
+    with (here / "checkpoints" / "metrics.csv").open(newline="") as file:
+        chosen = max(float(row["validation_score"]) for row in csv.DictReader(file))
+    assert chosen == best["score"]
 
 
 def test_masks_are_resized_if_the_run_did(here: Path) -> None:

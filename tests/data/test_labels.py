@@ -98,6 +98,16 @@ def test_pixels_without_data_have_the_value_of_no_class(labels: Labels) -> None:
     assert np.array_equal(values, np.asarray(labels.to_image(ids)))
     if not labels.rgb:
         assert values.tolist() == [[labels.nodata, *labels.values[:2]]]
+    codes = values.astype(np.int32)
+    if labels.rgb:
+        codes = codes[..., 0] << 16 | codes[..., 1] << 8 | codes[..., 2]
+    assert labels.from_file(codes, Path("mask.png")).tolist() == ids.tolist()
+
+
+def test_pixels_without_data_are_in_no_region_of_255_classes() -> None:
+    mask = np.array([[0, 254, IGNORE_ID]], np.uint8)
+    (found,) = Labels(tuple(range(255))).regions(mask)
+    assert found.counted.tolist() == [[True, True, False]]
 
 
 def test_a_palette_mask_has_its_own_colours() -> None:

@@ -54,6 +54,11 @@ def test_a_type_is_computed_in_on_request() -> None:
     found = Preprocessing.for_images(1, scale=1.0)(images, torch.bfloat16)
     assert found.dtype == torch.bfloat16
     assert found.flatten().tolist() == pytest.approx([-2, -0.996, 1.012, 2], abs=0.02)
+    means = [255 * mean for mean in (0.485, 0.456, 0.406)]
+    pixels = torch.tensor(means, dtype=torch.float64).view(1, 1, 1, 3) + 1
+    found = Preprocessing.for_images(3, scale=1.0)(pixels, torch.float64)
+    stds = [255 * std for std in (0.229, 0.224, 0.225)]
+    assert found.flatten().tolist() == pytest.approx([1 / std for std in stds], rel=1e-12)
 
 
 @pytest.mark.parametrize(("max_value", "dtype"), [(255, "uint8"), (65535, "uint16")])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.tiny import PIXELS, make_data, make_pairs
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.splits import Split, write_split
 from unet_ddp.errors import UserError
 from unet_ddp.runs.same_data import check_same_data, measure_files
@@ -87,3 +88,16 @@ def test_an_added_or_removed_image_is_named(tmp_path: Path, names: str, said: st
     now = write_set(tmp_path, b"images", names)
     with pytest.raises(UserError, match=said):
         check_same_data(saved(data), now, tmp_path / "last.pt")
+
+
+def test_a_size_that_is_known_is_not_asked_for_again(tmp_path: Path) -> None:
+    """Of files that are not read: their folder's listing, or the scan, had it."""
+    data = write_set(tmp_path, b"images")
+    sizes = measure_files(data.split)
+    pairs = [
+        replace(pair, stamps=((70 + k, 0), (80 + k, 0)))
+        for k, pair in enumerate(data.split.training)
+    ]
+    known = measure_files(replace(data.split, training=Pairs(pairs)))
+    assert known[1].tolist() == [71, 81] and sizes[1].tolist() != [71, 81]
+    assert known[0].tolist() == sizes[0].tolist()  # checksums

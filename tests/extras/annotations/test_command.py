@@ -378,6 +378,12 @@ def task(*results: dict[str, Any], **data: Any) -> list[Any]:
     return [{"data": data or {"image": "a.png"}, "annotations": [{"result": found}]}]
 
 
+def studio_of(width: int, height: int) -> list[Any]:
+    """Return Label Studio's export of an image of another size."""
+    found = CAR | {"original_width": width, "original_height": height}
+    return [{"data": {"image": "a.png"}, "annotations": [{"result": [found]}]}]
+
+
 HALF = {"points": [[0, 0], [50, 0], [50, 100], [0, 100]]}
 CAR = {"type": "polygonlabels", "to_name": "photo", "value": {**HALF, "polygonlabels": ["car"]}}
 BOX = {"type": "rectanglelabels", "value": {"x": 1, "rectanglelabels": ["car"]}}
@@ -439,14 +445,16 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "no categories": (lambda: coco(categories=[]), "0 classes; a mask can hold 1 to 254"),
     "runs too long": (lambda: runs([1, 10**9]), "run lengths that are not those of"),
     "runs negative": (lambda: runs([-1, 49]), "run lengths that are not those of"),
+    "runs beyond 53 bits": (lambda: runs([2**53]), "run lengths that are no whole numbers"),
     "runs not numbers": (lambda: runs(["a"]), "file.json: "),
     "runs of a large image": (lambda: runs([10**10], (10**5, 10**5)), "run lengths of an image of [100000, 100000]"),
     "text too long": (lambda: runs("o" * 9_000_000), "a run length of more than 60 bits"),
+    "other size of a task": (lambda: studio_of(6, 8), "image 'a.png': annotated as 6x8, the image is 8x6"),
     "no label": (lambda: task(CAR | {"value": {**HALF, "polygonlabels": []}}), "image a.png: a shape without a label; "),
     "several images": (lambda: task(CAR | {"to_name": "image"}, image=["a.png", "b.png"], text="c"), "a task of several images, or of none; "),
     "boxes of Label Studio": (lambda: task(BOX, BOX), "file.json: only boxes, ellipses, lines or points (2): "),
     "a box of COCO": (lambda: coco({"bbox": [1, 1, 2, 2]}), "file.json: only boxes, ellipses, lines or points (1): "),
-    "brush cut": (lambda: studio(rle=[0, 0, 0, 192, 57]), "a brush's run lengths end too early"),
+    "brush cut": (lambda: studio(rle=[0, 0, 0, 192, 57]), "task 1: annotation no. 1: result no. 1: a brush's run lengths end too early"),
     "brush of another size": (lambda: studio(rle=[255] * 9), "a brush of 4294967295 values for 8x6 pixels"),
     "another JSON": (lambda: {"shape": 1}, "not COCO, Labelme or Label Studio's full JSON"),
     "another list": (lambda: [{"image": "a.png", "label": []}], "not COCO, Labelme or Label Studio's full JSON"),

@@ -443,7 +443,11 @@ def test_another_machine_resumes_from_storage(one: Machine, two: Machine) -> Non
         save(folder, 1, is_best=True)
         write_owned(folder.path / "metrics.csv", "step\n4\n")
         save(folder, 2)
+    best = json.loads(read(one.address / "last.json"))["best"]
     with two.run(resume="auto") as folder:
+        assert (
+            json.loads(read(one.address / "last.json"))["best"] == best
+        )  # also if it is killed now
         assert two.lines[0] == f"{one.address}: save 2 copied to {folder.path}"
         assert {"last.pt", "best.pt", "metrics.csv"} <= {
             path.name for path in folder.path.iterdir()

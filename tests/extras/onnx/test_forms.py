@@ -103,6 +103,8 @@ def test_one_file_goes_from_images_to_mask_values(
     assert abs(scores["dice_difference"]) <= 0.002 and scores["checkpoint_dice"] == 1
     text = Path("a.onnx").read_bytes()
     assert b"export.py" not in text and b"tracing.py" not in text  # no path of this machine
+    fall = str(-scores["dice_difference"])
+    assert float(fall) >= 0 and export("--whole", "--overwrite", "--tolerance", fall) == 0
 
 
 def test_qgis_s_plugin_gets_probabilities_of_float_pixels(here: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Ids
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.extras.onnx import quantisation
 from unet_ddp.extras.onnx.gate import Verdict, judge
 
 
@@ -72,3 +75,19 @@ def test_the_same_images_are_counted_for_both(tmp_path: Path) -> None:
     assert found["black"].dice == (1, 0) and found["black"].shares == 0.5
     assert found["black"].names == ["0", "1"]
     assert [int(table.sum()) for table in found["black"].found] == [48, 30]
+
+
+@pytest.mark.parametrize(("count", "left"), [(3, []), (4, [1]), (8, [1, 2]), (15, [1, 2])])
+def test_of_the_layers_up_to_a_quarter_is_left_in_float32(
+    monkeypatch: pytest.MonkeyPatch, count: int, left: list[int]
+) -> None:
+    """Those first that cost most; twice as many each time."""
+    ranked = [f"layer {k}" for k in range(count)]
+
+    def quantise(model: Any, images: Any, excluded: Sequence[str] = ()) -> list[str]:
+        return [*excluded]
+
+    monkeypatch.setattr(quantisation, "quantise", quantise)
+    monkeypatch.setattr(quantisation, "rank_layers", lambda model, images: ranked)
+    found = [*quantisation.quantised(None, [])]
+    assert found == [([], []), *((ranked[:n], ranked[:n]) for n in left)]

@@ -230,7 +230,9 @@ def test_a_page_for_each_class(folder: Path) -> None:
         tifffile.imwrite(folder / "p" / f"{k}.tif", planes, photometric="minisblack")
     flags = ["--masks", str(folder / "p"), "--overlap", "--class-names", "organ", "tumour"]
     data = prepare_data(configure(folder, *flags), parts=DATA_PARTS, seed=0)
-    assert data.notes[0].startswith("20.0 % of the labelled pixels are in two or more classes")
+    assert data.notes[0].startswith(
+        "20.0 % of the labelled pixels are in two or more classes: organ and tumour 20.0 %"
+    )
     pairs, form = data.split.training, data.format
     dataset = SegmentationDataset(pairs, data.labels, form, scale=1.0)
     ids = dataset.read_truth(0)

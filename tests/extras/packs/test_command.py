@@ -293,9 +293,12 @@ def test_an_attempt_at_an_address_that_fails_leaves_no_shard_or_names_it(
     def refuse(path: Url) -> None:
         raise UserError(f"{path}: access is denied")
 
+    put(place / "notes.txt", b"the user's")
     monkeypatch.setattr(module, "put", fail)
     status, text = run(capsys, *argv)
-    assert status == 2 and text.endswith(": Input/output error\n") and not list_files(place)
+    assert status == 2 and text.endswith(": Input/output error\n")
+    assert set(list_files(place)) == {"notes.txt"}
+    delete(place / "notes.txt")
     monkeypatch.setattr(module, "delete", refuse)
     status, text = run(capsys, *argv)
     first, *_, last = sorted(list_files(place))

@@ -66,6 +66,21 @@ def test_pillow_reads_what_was_written(
     assert stored == (palette[: 3 << header[0]] or None)
 
 
+@pytest.mark.parametrize(
+    ("channels", "strategy"), [((), zlib.Z_RLE), ((3,), zlib.Z_DEFAULT_STRATEGY)]
+)
+def test_runs_are_found_in_pixels_of_one_byte(
+    rng: np.random.Generator, channels: tuple[int, ...], strategy: int
+) -> None:
+    """What zlib finds else takes it longer."""
+    pixels = rng.integers(0, 2, (20, 30, *channels), np.uint8).repeat(5, 1)
+    raw = b"".join(b"\0" + row.tobytes() for row in pixels)
+    compressor = zlib.compressobj(1, strategy=strategy)
+    expected = compressor.compress(raw) + compressor.flush()
+    parts = [data for name, data in chunks(encode(pixels, 20)) if name == b"IDAT"]
+    assert b"".join(parts) == expected
+
+
 def test_runs_of_one_value_are_small() -> None:
     pixels = np.zeros((400, 400), np.uint8)
     pixels[100:300, 100:300] = 255
