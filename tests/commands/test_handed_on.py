@@ -27,6 +27,7 @@ from unet_ddp.__main__ import main
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.checks.check import check_classes, check_dataset, prepare_data
+from unet_ddp.checks.rare import find_rare
 from unet_ddp.checks.scan import scan
 from unet_ddp.checks.summary import describe_images
 from unet_ddp.commands import train
@@ -54,13 +55,11 @@ from unet_ddp.extras.learning_curve.curve import CurveConfig
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.objects.separation import separate
 from unet_ddp.extras.onnx.export_data import find_scored
-from unet_ddp.extras.own_parts.network import try_network
 from unet_ddp.extras.packs.pack_index import PackIndex
 from unet_ddp.extras.planners.batch_size import BatchSizeProbe, find_batch_size
 from unet_ddp.extras.planners.budget import time_steps, time_validation
 from unet_ddp.extras.planners.dry_run import take_dry_steps
 from unet_ddp.extras.report.page import render
-from unet_ddp.extras.report.rare import find_rare
 from unet_ddp.extras.report.write import draw_samples, write_report, write_samples
 from unet_ddp.extras.sampling.balance import ClassDraw
 from unet_ddp.extras.sampling.cuts import cut_sample
@@ -80,6 +79,7 @@ from unet_ddp.prediction.tiling import Tiling
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.writers import CsvWriter, TensorBoardWriter
 from unet_ddp.training.guard import FiniteGuard
+from unet_ddp.training.own_network import try_network
 from unet_ddp.training.prefetch import Prefetcher
 from unet_ddp.training.state import AdamW, Schedule, TrainState
 from unet_ddp.training.step import correct_averages, train_step, train_steps
