@@ -44,6 +44,17 @@ def test_a_world_of_one_needs_no_group() -> None:
         pass
 
 
+def test_hosts_hear_of_each_other_in_a_group_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside NCCL's, which would take what is said through the GPUs."""
+    groups: list[Any] = []
+    for name in ("all_gather_object", "broadcast_object_list"):
+        monkeypatch.setattr(dist, name, lambda *said, group, src=0: groups.append(group))
+    world = World(0, 2, store=dist.HashStore(), hosts="hosts")
+    world.gather("said")
+    world.on_main(lambda: "said")
+    assert groups == ["hosts"] * 2
+
+
 def test_cores_are_shared_by_the_processes_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world_module, "usable_cores", lambda logical=False: 7 + 7 * logical)
     assert [World(local_size=size).cores for size in (1, 2, 3, 8)] == [7, 3, 2, 1]
