@@ -7,7 +7,6 @@ import io
 import shutil
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -634,13 +633,16 @@ def test_serve_hands_on_its_settings(folder: Path) -> None:
     (name_outputs, {"config.overwrite": True, "models": (), "ground_resolution": 2.0}),
     (predict_in_batches, {"batch_size": 3, "threads": 3}),
 )  # fmt: skip
-def test_an_image_that_a_client_has_sent_is_predicted_as_told(folder: Path) -> None:
-    """An image that a client has sent, as it is named and predicted."""
+def test_images_that_clients_have_sent_are_predicted_as_told(folder: Path) -> None:
+    """At most a batch of those that wait."""
     config = ServeConfig(batch_size=3, ground_resolution=2.0, threshold=0.3)
     predictor = Predictor.from_checkpoint("own.pt", device="cpu", ground_resolution=2.0)
-    with ThreadPoolExecutor(1) as pool:
-        queue = PredictionQueue(predictor, folder, pool, config)
-        queue.predict(Path(shutil.copy("imgs/bx_0.png", "sent.png")), is_json=False).result()
+    pool: Any = SimpleNamespace(submit=lambda work: None)
+    queue = PredictionQueue(predictor, folder, pool, config)
+    sent = [Path(shutil.copy("imgs/bx_0.png", f"sent_{k}.png")) for k in range(4)]
+    answers = [queue.predict(path, is_json=False) for path in sent]
+    queue.predict_some()
+    assert [answer.done() for answer in answers] == [True, True, True, False]
 
 
 @arriving(
