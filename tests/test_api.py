@@ -312,3 +312,28 @@ def test_ctrl_c_stops_the_ranks_and_the_run_goes_on(images: Path) -> None:
     assert program.returncode == 0
     assert "interrupted\n" in lines and lines[-1] == "went on\n"
     assert torch.isfinite(weights(images / "checkpoints")["outc.conv.weight"]).all()
+
+
+@pytest.mark.parametrize(
+    ("is_output", "is_error", "streams"), [(True, True, 1), (True, False, 2), (False, True, 2)]
+)
+def test_lines_and_bar_share_a_stream_where_both_are_seen(
+    images: Path, monkeypatch: pytest.MonkeyPatch, is_output: bool, is_error: bool, streams: int
+) -> None:
+    started: list[dict[str, Any]] = []
+
+    class NoStartError(Exception):
+        pass
+
+    def start(argv: list[str], **how: Any) -> Any:
+        started.append(how)
+        raise NoStartError
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_output, raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_error, raising=False)
+    with pytest.raises(NoStartError):
+        unet_ddp.train(images="imgs", masks="masks", nproc=2)
+    (how,) = started
+    assert how["stdout"] == subprocess.PIPE
+    assert how["stderr"] == (subprocess.STDOUT if streams == 1 else subprocess.PIPE)

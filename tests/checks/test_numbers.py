@@ -84,6 +84,24 @@ def draw_torn(rng: np.random.Generator) -> Array:
     return mask
 
 
+class Tracked:
+    """Cells of a film, each with one number and one size, in two frames of twenty."""
+
+    def __init__(self) -> None:
+        self.frame = 0
+
+    def __call__(self, rng: np.random.Generator) -> Array:
+        mask = np.zeros((SIDE, SIDE), np.uint8)
+        first = 5 * self.frame
+        self.frame += 1
+        for k in range(10):
+            number = first + k
+            side = 4 + number * 7 % 13
+            top, left = 20 * (k // 5) + 5, 18 * (k % 5) + 3
+            mask[top : top + side, left : left + side] = number + 1
+        return mask
+
+
 def run(folder: Path, program: str, *flags: str) -> tuple[int, str, str]:
     """Return status, output and errors of a program on the set."""
     given = ["--width", "2", "--stop-after", "1", "--workers", "0", "--batch-size", "1"]
@@ -116,6 +134,12 @@ def test_the_flag_comes_with_what_to_install(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     status, out, _ = run(tmp_path, "doctor")
     assert status == 2 and "use --instances (after pip install 'unet-ddp[objects]') if" in out, out
+
+
+def test_numbers_of_the_whole_set_may_be_in_a_tenth_of_the_masks(tmp_path: Path) -> None:
+    write_set(tmp_path, Tracked())
+    _, out, _ = run(tmp_path, "doctor")
+    assert out.splitlines()[0] == "numbered objects: add --instances to learn each of them"
 
 
 def test_one_object_of_ten_may_be_in_two_parts(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import base64
 import tracemalloc
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,13 @@ def test_an_8_bit_image_has_a_thumbnail_and_no_statistics(tmp_path: Path) -> Non
     assert metadata.stamp == (status.st_size, status.st_mtime_ns)
     Image.new("L", (9, 9), 7).save(tmp_path / "y.png")
     assert read_image_metadata(Source(tmp_path / "y.png")).thumbnail == ""
+
+
+def test_an_object_s_stamp_is_that_of_its_listing(tmp_path: Path) -> None:
+    """Its copy on this machine has another, by which the next scan would not know it."""
+    pair = found_pairs(make_set(tmp_path, 1))[0]
+    (found,), _ = scan(Pairs([replace(pair, stamps=((7, 1), (8, 2)))]))
+    assert (found.image.stamp, found.mask.stamp) == ((7, 1), (8, 2))
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "int16", "float32"])

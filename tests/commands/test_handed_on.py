@@ -7,7 +7,6 @@ import io
 import shutil
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,10 +40,11 @@ from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.data.splits import split_pairs
-from unet_ddp.distributed.device import is_faster_in_bfloat16
+from unet_ddp.distributed.device import is_faster_in_bfloat16, pick_device
 from unet_ddp.distributed.join import join
 from unet_ddp.distributed.launch import run_on_all_ranks
 from unet_ddp.distributed.replica import replicate
+from unet_ddp.distributed.world import World
 from unet_ddp.evaluation.boundary import count_boundaries
 from unet_ddp.evaluation.dataset import EvaluationDataset, fetch
 from unet_ddp.evaluation.results import Evaluation
@@ -87,6 +87,7 @@ from unet_ddp.training.tensors import WeightAverage
 from unet_ddp.training.validation import count_pixels
 
 CPU = torch.device("cpu")
+FIRST = torch.device("cpu", 0)  # of a machine whose device is not the default
 RARE = [RareKind("dark", 0.1, [0, 2])]
 
 
@@ -461,7 +462,8 @@ def test_a_learning_curve_s_data_are_those_of_its_settings(folder: Path) -> None
 
 
 @arriving(
-    (Predictor.from_checkpoint, {"device": CPU, "fold": False, "network": "own:network", "scale": None}),
+    (Predictor.from_checkpoint, {"device": FIRST, "fold": False, "network": "own:network", "scale": None}),
+    (World, {"device": FIRST}),
     (EvaluationDataset, {"full_size": False, "resize_masks": True}),
     (score_pairs, {"threshold": None, "tolerance": None, "workers": 0}),
 )  # fmt: skip
@@ -473,7 +475,8 @@ def test_a_network_of_a_learning_curve_is_scored_as_its_run_did(folder: Path) ->
         network=NetworkConfig(model="own:network"),
         launch=LaunchConfig(device="cpu", workers=0),
     )
-    curve.score(Path("own.pt"), config, named_pairs(2))
+    with replacing(pick_device, lambda device: FIRST):
+        curve.score(Path("own.pt"), config, named_pairs(2))
 
 
 @arriving(
@@ -630,13 +633,16 @@ def test_serve_hands_on_its_settings(folder: Path) -> None:
     (name_outputs, {"config.overwrite": True, "models": (), "ground_resolution": 2.0}),
     (predict_in_batches, {"batch_size": 3, "threads": 3}),
 )  # fmt: skip
-def test_an_image_that_a_client_has_sent_is_predicted_as_told(folder: Path) -> None:
-    """An image that a client has sent, as it is named and predicted."""
+def test_images_that_clients_have_sent_are_predicted_as_told(folder: Path) -> None:
+    """At most a batch of those that wait."""
     config = ServeConfig(batch_size=3, ground_resolution=2.0, threshold=0.3)
     predictor = Predictor.from_checkpoint("own.pt", device="cpu", ground_resolution=2.0)
-    with ThreadPoolExecutor(1) as pool:
-        queue = PredictionQueue(predictor, folder, pool, config)
-        queue.predict(Path(shutil.copy("imgs/bx_0.png", "sent.png")), is_json=False).result()
+    pool: Any = SimpleNamespace(submit=lambda work: None)
+    queue = PredictionQueue(predictor, folder, pool, config)
+    sent = [Path(shutil.copy("imgs/bx_0.png", f"sent_{k}.png")) for k in range(4)]
+    answers = [queue.predict(path, is_json=False) for path in sent]
+    queue.predict_some()
+    assert [answer.done() for answer in answers] == [True, True, True, False]
 
 
 @arriving(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import make_set
 from unet_ddp.data.matching import Report, find_pairs, mask_size_message, read_list
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.errors import UserError
@@ -279,3 +281,21 @@ def test_masks_in_a_folder_for_each_class_are_for_the_import(tmp_path: Path) -> 
     touch(tmp_path / "m", "car/sub/a.png", "tree/sub/a.png")
     with pytest.raises(UserError, match=r"no mask for .*; if its folders are classes, .* import"):
         find_pairs(tmp_path / "i", tmp_path / "m")
+
+
+def test_a_folder_that_can_not_be_listed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its images would be missing without a word."""
+    make_set(tmp_path, 3)
+    hidden, scandir = str(tmp_path / "imgs" / "more"), os.scandir
+    Path(hidden).mkdir()
+
+    def refuse(path: str) -> object:
+        if path == hidden:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(UserError, match=r"more: Permission denied; make it readable$"):
+        find_pairs(tmp_path / "imgs", tmp_path / "masks")

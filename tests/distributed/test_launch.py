@@ -261,6 +261,9 @@ def test_nproc_starts_processes_and_passes_signals_on(
     assert killed == 2 * [(71, signal.SIGTERM), (72, signal.SIGTERM)]  # the early one, too
     (how,) = started
     assert how["nprocs"] == 2 and how["start_method"] == "spawn" and how["join"] is False
+    run, *place = how["args"]
+    assert place == [2, 4321] and run.func is run_on_all_ranks and run.args[1] == "config"
+    assert run.keywords == {"nproc": 1, "device": "cpu", "timeout": 5}
 
 
 def test_a_child_of_nproc_finds_its_place_in_the_variables(

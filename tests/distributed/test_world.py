@@ -21,6 +21,7 @@ from unet_ddp.distributed.join import join, leave
 from unet_ddp.distributed.replica import freeze_unused, replicate
 from unet_ddp.distributed.world import (
     World,
+    average_values,
     local_only,
     separate_statistics,
     sum_over_ranks,
@@ -42,6 +43,17 @@ def test_a_world_of_one_needs_no_group() -> None:
     assert sum_over_ranks(ones) is ones
     with without_sync(network):
         pass
+
+
+def test_hosts_hear_of_each_other_in_a_group_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside NCCL's, which would take what is said through the GPUs."""
+    groups: list[Any] = []
+    for name in ("all_gather_object", "broadcast_object_list"):
+        monkeypatch.setattr(dist, name, lambda *said, group, src=0: groups.append(group))
+    world = World(0, 2, store=dist.HashStore(), hosts="hosts")
+    world.gather("said")
+    world.on_main(lambda: "said")
+    assert groups == ["hosts"] * 2
 
 
 def test_cores_are_shared_by_the_processes_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,6 +175,9 @@ def add_up(world: World) -> dict[str, Any]:
     with contextlib.suppress(KeyError), local_only():
         raise KeyError
     found["after"] = sum_over_ranks(torch.ones(1)).tolist()
+    means = [torch.full((2,), 3 + 10 * world.rank), torch.full((1, 1), float(world.rank))]
+    average_values(means)
+    found["means"] = [each.tolist() for each in means]
     return found
 
 
@@ -172,6 +187,7 @@ def test_sums_are_over_both_ranks_and_their_gradients_too(ranks: Ranks) -> None:
     assert one["sum"] == two["sum"] == ([11.0, 22.0], [3.0, 3.0])
     assert (one["local"], two["local"]) == ([1.0, 2.0], [10.0, 20.0])
     assert one["after"] == two["after"] == [2.0]
+    assert one["means"] == two["means"] == [[8, 8], [[0.5]]]
 
 
 def connect_groups(world: World) -> dict[str, Any]:

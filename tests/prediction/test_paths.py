@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from PIL import Image
 from tests.reading import read_header
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, put
+from unet_ddp.prediction import paths as module
 from unet_ddp.prediction.paths import find_images
 
 
@@ -157,3 +159,15 @@ def test_pipes_and_links_to_nowhere_in_a_folder_are_not_passed_over(here: Path) 
     os.mkfifo("list.txt")
     with pytest.raises(UserError, match=r"list\.txt: is a pipe, socket or device, not a file"):
         names("list.txt")
+
+
+def test_why_a_list_can_not_be_read_is_the_system_s_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **how: object) -> str:
+        raise OSError(errno.EIO, "Input/output error", "list.txt")
+
+    (tmp_path / "list.txt").touch()
+    monkeypatch.setattr(module, "read_text", refuse)
+    with pytest.raises(UserError, match=r"can't be read as a list of images: Input/output error$"):
+        find_images([str(tmp_path / "list.txt")])

@@ -471,6 +471,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "no labels": (lambda: Path(labels_of("")).rename("other.yaml") and Path("labels").rename("x") and Path("other.yaml"), "found no labels/*.txt of any image"),
     "a label file of words": (lambda: labels_of("0 0 x"), "labels/a.txt, line 1: 'x' is no number"),
     "one of Labelme's files": (lambda: labelme_folder({"shapes": [{"points": []}], "imagePath": "a.png", "imageHeight": 6, "imageWidth": 8}), "json/a.json: shape no. 1: label is missing"),
+    "a place of Labelme's": (lambda: labelme_folder({"shapes": [{"label": "car", "points": [[1, 1], [1e300, 1], [5, 5]]}], "imagePath": "a.png", "imageHeight": 6, "imageWidth": 8}), "json/a.json: shape no. 1: an outline's coordinate is no place in an image"),
     "a file among Labelme's": (lambda: labelme_folder([1]), "json/a.json: not a file of Labelme; move it elsewhere"),
     "a file among Labelme's without shapes": (lambda: labelme_folder({"imagePath": "a.png"}), "json/a.json: not a file of Labelme; move it elsewhere"),
     "no data set": (lambda: labels_of("").write_text("a: 1") and Path("data.yaml"), "has no names of classes"),

@@ -24,8 +24,9 @@ from unet_ddp.data.matching import read_list
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.extras.learning_curve import curve as module
-from unet_ddp.extras.learning_curve.command import main, summarise
+from unet_ddp.extras.learning_curve.command import find_doubt, main, summarise
 from unet_ddp.extras.learning_curve.curve import Point
+from unet_ddp.extras.learning_curve.power_law import Forecast, PowerLaw
 from unet_ddp.extras.tune.trainings import as_argv
 
 NAMES = [f"images_{n:05d}_repeat_1" for n in (1, 2, 4, 9)]
@@ -359,3 +360,11 @@ def test_real_trainings_killed_and_continued(tmp_path: Path) -> None:
     assert found["killed"] == found["whole"] and len(found["whole"]) == 3
     for name, point in found["two"].items():
         assert point["dice"] == pytest.approx(found["whole"][name]["dice"], abs=0.05)
+
+
+def test_an_interval_as_wide_as_the_rise_is_no_doubt() -> None:
+    law, forecast = PowerLaw([1, 2, 4], [0.5, 0.6, 0.7]), Forecast(0.6, 0.5, 0.75)
+    assert find_doubt(forecast, law, 0.25) == ""
+    assert find_doubt(forecast, law, 0.24).endswith(" is wider than the rise of 0.240 so far")
+    falling = PowerLaw([1, 2, 4], [0.7, 0.6, 0.5])
+    assert find_doubt(forecast, falling, 0.25) == "Dice does not rise with the labels"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -91,3 +92,34 @@ def test_of_the_layers_up_to_a_quarter_is_left_in_float32(
     monkeypatch.setattr(quantisation, "rank_layers", lambda model, images: ranked)
     found = [*quantisation.quantised(None, [])]
     assert found == [([], []), *((ranked[:n], ranked[:n]) for n in left)]
+
+
+class Model:
+    """Stands for an ONNX model of four layers, some of which are in int8, as its probabilities say."""
+
+    costs: ClassVar = {"a": 0.1, "b": 0.4, "c": 0.0, "d": 0.2}
+
+    def __init__(self, excluded: Sequence[str] = tuple(costs)) -> None:
+        nodes = [SimpleNamespace(name=name) for name in self.costs]
+        self.graph = SimpleNamespace(node=nodes)
+        self.cost = sum(cost for name, cost in self.costs.items() if name not in excluded)
+
+    def SerializeToString(self) -> float:  # noqa: N802  # onnx's name
+        return self.cost
+
+
+def test_the_layer_that_alone_in_int8_changes_most_is_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def open_session(cost: float, providers: Any) -> Any:
+        return SimpleNamespace(run=lambda names, inputs: [np.full(3, 0.5 + cost)])
+
+    def quantise(model: Any, images: Any, excluded: Sequence[str] = ()) -> Model:
+        return Model(excluded)
+
+    runtime = SimpleNamespace(InferenceSession=open_session)
+    monkeypatch.setattr(quantisation, "import_extra", lambda *names: runtime)
+    monkeypatch.setattr(quantisation, "quantise", quantise)
+    monkeypatch.setattr(quantisation, "find_layers", lambda model: dict.fromkeys(Model.costs, ""))
+    images = [np.zeros((2, 2, 3), np.uint8)]
+    assert quantisation.rank_layers(Model(), images) == ["b", "d", "a", "c"]

@@ -70,6 +70,8 @@ def test_each_class_has_its_threshold() -> None:
     scores = torch.tensor([0.3, 0.6, 0.6]).logit().view(3, 1, 1).numpy()
     ids = Sigmoid(labels).find_ids(scores, None)
     assert [bool(plane) for plane in labels.planes(ids)] == [True, True, False]
+    ids = Sigmoid(labels).find_ids(np.zeros((3, 1, 1), np.float32), None)  # a probability of 0.5
+    assert [bool(plane) for plane in labels.planes(ids)] == [True, True, False]
     mean = labels.average([labels, with_thresholds(0.75, 0.5, 0.25)])
     assert mean.thresholds == (0.5, 0.5, 0.5)
     without = make_labels(3)  # of a network that has chosen none: 0.5 each

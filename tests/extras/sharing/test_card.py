@@ -68,6 +68,7 @@ def test_huggingface_hub_reads_the_card(shared: tuple[Path, Path]) -> None:
     assert card.data.model_name == "my-net"
     found = {each.metric_type: each.metric_value for each in card.data.eval_results or ()}
     assert found == {"dice": 0.625, "mean_iou": 0.5}
+    assert [each.metric_name for each in card.data.eval_results or ()] == ["Dice", "Mean IoU"]
     name, results = model_index_to_eval_results(card.data.to_dict()["model-index"])
     assert (name, len(results)) == ("my-net", 2)
 
