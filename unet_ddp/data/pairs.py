@@ -205,4 +205,4 @@ def collect(pairs: Iterable[Pair]) -> Pairs:
     """Return the set of pairs, of the kind that can read all files."""
     found = list(pairs)
     sets = (kind.collect(found) for kind in list_kinds())
-    return next(each for each in sets if each is not None)  # the last kind reads any file
+    return next(each for each in sets if each is not None)  # folders read any file

@@ -44,12 +44,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     # when the configurations are defined, of installed packages: a class, whose fields join those of its `place`
     "settings": {},
-    # each in turn, when a data set is to be found: a subclass of PairKind; the last one reads any file
+    # each in turn, when a data set is to be found: a subclass of PairKind; folders read any file
     "pairs": {
-        "pack": "unet_ddp.extras.packs.pack_kind:PackKind",
         "list": "unet_ddp.data.pair_kinds:PairList",
         "class_folders": "unet_ddp.extras.overlap.class_folder_kind:ClassFolders",
         "folders": "unet_ddp.data.pair_kinds:Folders",
+        "pack": "unet_ddp.extras.packs.pack_kind:PackKind",
     },
     # by the scheme of an address, when one is first met: a subclass of Storage; "": files in archives of this machine
     "storage": {

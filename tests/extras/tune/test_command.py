@@ -58,7 +58,7 @@ class Trainer:
             (place / ".lock").unlink()
             place.rmdir()
             write_run(place, [], learning_rate=rate, width=width)
-        lines = [f"{n + 1},{5 * n + 5},{d},{i},{s}\n" for n, (d, i, s) in enumerate(rows)]
+        lines = [f"{n + 1},{5 * n + 5},{d},{i},{d},{s}\n" for n, (d, i, s) in enumerate(rows)]
         (place / "metrics.csv").write_text(HEADING + "".join(lines), encoding="utf-8")
         self.done.append((k, epochs))
         if self.stops_at == -len(self.done):  # killed before it could note the score
