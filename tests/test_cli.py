@@ -83,6 +83,19 @@ def test_flags(argv: str, settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
+        ("--no-amp --precision bfloat16", "--no-amp and --precision are one setting"),
+        ("--precision=bfloat16 --amp", "--amp and --precision are one setting"),
+        ("--amp --no_amp", "--amp and --no-amp are one setting"),
+    ],
+)
+def test_precision_is_typed_once(argv: str, said: str) -> None:
+    with pytest.raises(UserError, match=f"^{said}; use one of them$"):
+        parse_train(argv.split())
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
         ("--nonsense 3", "--nonsense"),
         ("--epochs many", "--epochs"),
         ("--batch-size some", "--batch-size"),
@@ -580,6 +593,7 @@ def test_recipe_values_of_another_type(recipe: Any, line: str) -> None:
     [
         ("epoch: 3", "unknown key 'epoch'; did you mean epochs?"),
         ("qqq: 3", "unknown key 'qqq'; see train.py --help"),
+        ("amp: false", "unknown key 'amp'; use precision: auto, or float32"),
         ("max-steps: 7", "unknown key 'max-steps'; did you mean max_bad_steps?"),
         ("data: {scale: 1}", "unknown key 'data'"),
         ("config: other.yaml", "unknown key 'config'"),

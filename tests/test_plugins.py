@@ -58,7 +58,7 @@ def test_a_point_has_parts_that_the_core_asks_for(point: str) -> None:
 
 
 def test_a_point_has_several_parts() -> None:
-    """What has one is an extra; two points are of users and packages: ours are fields and presets."""
+    """Two points are of users and packages: ours are fields and presets."""
     few = [point for point, parts in BUILT_IN.items() if len(parts) < 2]
     assert few == ["settings", "augmentations"]
 

@@ -115,5 +115,5 @@ SOFTMAX = Softmax()
 
 def find_head(labels: Labels) -> Head:
     """Return the head of these labels."""
-    head: Head = find("heads", labels.head)(labels)
+    head: Head = find("heads", labels.head_name)(labels)
     return head

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unet_ddp.data.samplers import Key
     from unet_ddp.runs.mirror import Mirror
 
-_SCHEME = re.compile(r"([a-z0-9]+)://")
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")  # as RFC 3986 has it
 
 
 class Storage(ABC):
@@ -120,7 +120,9 @@ def storage_of(address: Path | str) -> Storage:
         known = ", ".join(f"{each}://" for each in list_names("storage") if each)
         raise UserError(f"{address}: {scheme}:// is not known; use {known} or a path")
     kind: type[Storage] = find("storage", scheme)
-    return _storages.setdefault(kind, kind())
+    if kind not in _storages:
+        _storages[kind] = kind()
+    return _storages[kind]
 
 
 def fetch_ahead(paths: Iterable[Path]) -> None:

@@ -220,9 +220,17 @@ def test_shared_memory_without_room_for_reading_processes_is_one_line(
     full = mock.Mock(side_effect=OSError(reason, os.strerror(reason)))
     monkeypatch.setattr(multiprocessing.synchronize, "Lock", full)
     world, data = World(), prepared(folder)
-    build_loaders(configured(), data, image_format=COLOUR, world=world)  # needs none
+    build_loaders(
+        configured(), data, image_format=COLOUR, world=world, open_cache=None
+    )  # needs none
     with pytest.raises(RunError, match=r"^no shared memory .* for 2 reading processes") as caught:
-        build_loaders(configured(launch={"workers": 2}), data, image_format=COLOUR, world=world)
+        build_loaders(
+            configured(launch={"workers": 2}),
+            data,
+            image_format=COLOUR,
+            world=world,
+            open_cache=None,
+        )
     assert os.strerror(reason) in str(caught.value) and "--workers 0" in str(caught.value)
 
 
@@ -231,7 +239,9 @@ def test_the_loaders_of_a_run(folder: Path, options: list[dict[str, Any]]) -> No
         data={"augmentation": "none"}, optimization={"batch_size": 1, "accumulate": 2, "seed": 7}
     )
     world = World(rank=1, size=2)
-    loaders = build_loaders(config, prepared(folder), image_format=COLOUR, world=world)
+    loaders = build_loaders(
+        config, prepared(folder), image_format=COLOUR, world=world, open_cache=None
+    )
     expected = TrainingSampler(6, 2, rank=1, size=2, seed=7)
     assert (loaders.sampler.steps, loaders.sampler.per_step) == (1, 2)
     assert [sample.pair.tolist() for sample in loaders.training] == [[k] for _, k in expected]
@@ -244,14 +254,20 @@ def test_the_loaders_of_a_run(folder: Path, options: list[dict[str, Any]]) -> No
 def test_training_images_are_augmented_by_the_seed_and_validation_s_are_not(folder: Path) -> None:
     data, world = prepared(folder, crop_size=(16, 16)), World()
     batches = [
-        next(iter(build_loaders(config, data, image_format=COLOUR, world=world).training))
+        next(
+            iter(
+                build_loaders(
+                    config, data, image_format=COLOUR, world=world, open_cache=None
+                ).training
+            )
+        )
         for config in (
             configured(optimization={"batch_size": 2, "seed": seed}) for seed in (3, 3, 4)
         )
     ]
     assert batches[0].image.shape == (2, 16, 16, 3)
     assert is_same(batches[0], batches[1])
-    loaders = build_loaders(configured(), data, image_format=COLOUR, world=world)
+    loaders = build_loaders(configured(), data, image_format=COLOUR, world=world, open_cache=None)
     plain = make_dataset(folder)
     assert loaders.validation is not None
     for sample, index in zip(loaders.validation, (6, 7), strict=True):
@@ -272,7 +288,7 @@ def test_every_world_draws_the_same_samples_from_any_step(folder: Path, crop_siz
         )
         world = World(rank=rank, size=size)
         data.split = Split(Pairs([*data.split.training[:6]] * 2), Pairs(), "")
-        loaders = build_loaders(config, data, image_format=COLOUR, world=world)
+        loaders = build_loaders(config, data, image_format=COLOUR, world=world, open_cache=None)
         loaders.sampler.start_at(3, step)
         batches = [Sample(*(part.clone() for part in batch)) for batch in loaders.training]
         return [Sample(*parts) for batch in batches for parts in zip(*batch, strict=True)]
@@ -290,7 +306,9 @@ def test_whole_images_must_have_one_size_and_crops_need_not(folder: Path) -> Non
     make_pair(folder, "ax", size=(24, 26))
     for crop_size, is_fine in ((None, False), ((16, 16), True)):
         data = prepared(folder, crop_size=crop_size, one_size=None)
-        training = build_loaders(configured(), data, image_format=COLOUR, world=World()).training
+        training = build_loaders(
+            configured(), data, image_format=COLOUR, world=World(), open_cache=None
+        ).training
         try:
             assert (len(list(training)) == 3) == is_fine
         except UserError as error:
@@ -312,14 +330,14 @@ def test_small_validation_images_of_one_size_are_fetched_together(
     count: int,
 ) -> None:
     data = prepared(folder, one_size=one_size)
-    build_loaders(configured(), data, image_format=image_format, world=World())
+    build_loaders(configured(), data, image_format=image_format, world=World(), open_cache=None)
     assert options[0]["batch_size"] == count and options[0]["unbatch"]
 
 
 def test_nothing_to_validate_on(folder: Path) -> None:
     data = prepared(folder)
     data.split = Split(data.split.training, Pairs(), "")
-    loaders = build_loaders(configured(), data, image_format=COLOUR, world=World())
+    loaders = build_loaders(configured(), data, image_format=COLOUR, world=World(), open_cache=None)
     assert loaders.validation is None
     with loaders as entered:
         assert entered is loaders
@@ -366,7 +384,9 @@ def test_samples_stay_in_memory_if_they_take_a_tenth_of_what_is_free(
     needed = SampleMemory.needed(8, COLOUR, pixels=520, num_ids=2)
     monkeypatch.setattr(module, "free_memory", lambda device: 10 * needed - less)
     world = World(local_size=2)  # which share it
-    loaders = build_loaders(configured(), prepared(folder), image_format=COLOUR, world=world)
+    loaders = build_loaders(
+        configured(), prepared(folder), image_format=COLOUR, world=world, open_cache=None
+    )
     for part in (loaders.training, loaders.validation):
         assert part is not None and (part.dataset.store is not None) == is_kept  # type: ignore[attr-defined]
 
@@ -376,7 +396,9 @@ def test_a_process_that_may_not_have_the_memory_does_without(
 ) -> None:
     """As with `ulimit -v`, which batch systems set."""
     monkeypatch.setattr(mmap, "mmap", mock.Mock(side_effect=OSError(12, "no memory")))
-    loaders = build_loaders(configured(), prepared(folder), image_format=COLOUR, world=World())
+    loaders = build_loaders(
+        configured(), prepared(folder), image_format=COLOUR, world=World(), open_cache=None
+    )
     assert loaders.training.dataset.store is None  # type: ignore[attr-defined]
 
 

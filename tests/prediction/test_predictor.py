@@ -131,10 +131,8 @@ def test_options_out_of_range_are_named(options: Any, message: str) -> None:
 
 
 def test_an_overlap_is_a_percentage_as_the_flag_is() -> None:
-    """A share, as earlier versions took it, still counts, with a warning."""
     assert make_predictor(overlap=50).tiling.overlap == 0.5
-    with pytest.warns(FutureWarning, match=r"overlap=0\.5: now a percentage.* overlap=50"):
-        assert make_predictor(overlap=0.5).tiling.overlap == 0.5
+    assert make_predictor(overlap=0.5).tiling.overlap == 0.005
 
 
 def test_networks_that_differ_are_no_ensemble(tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ def build_run(
 ) -> tuple[build.Model, Loaders, TrainState]:  # fmt: skip
     data, resumed = data or make_data(), resumed or Resumed()
     model = choose_model(config, data, resumed, world.device, parts=RunParts())
-    loaders = build_loaders(config, data, image_format=model.preprocessing.format, world=world)
+    loaders = build_loaders(
+        config, data, image_format=model.preprocessing.format, world=world, open_cache=None
+    )
     return model, loaders, build_state(config, model, data, resumed, loaders, world, RunParts())
 
 

@@ -119,7 +119,20 @@ def test_a_value_that_no_run_writes_is_not_resumed_from(
 
 
 @pytest.mark.parametrize(
-    "name", ["last_rate", "loss", "numbers", "files", "run", "best.name", "position.skipped"]
+    "name",
+    [
+        "last_rate",
+        "loss",
+        "numbers",
+        "files",
+        "run",
+        "ema",
+        "threshold",
+        "launchers",
+        "resume",
+        "best.name",
+        "position.skipped",
+    ],
 )
 def test_a_checkpoint_without_a_key_that_each_run_writes_is_refused(
     tmp_path: Path, name: str

@@ -93,6 +93,7 @@ class SavedRun:
     images_per_step: Annotated[int, Limit(1, 2**20)]
     optimizer: dict[str, object]
     model: dict[str, Tensor]
+    ema: dict[str, Tensor] | None
     ema_steps: _Count
     scaler: Scaler | None
     anneal: tuple[_Count, _Count] | None
@@ -102,6 +103,9 @@ class SavedRun:
     loss: dict[str, Tensor]
     numbers: dict[str, float]
     run: str
+    launchers: list[str]
+    resume: str
+    threshold: Annotated[float, Limit(above=0, below=1)] | None
     sources: dict[str, str] | None = None  # of parts of the user's own, if there are any
 
     def __post_init__(self) -> None:

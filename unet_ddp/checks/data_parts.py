@@ -38,7 +38,7 @@ class PlanDraw(Protocol):
 
 @dataclass(frozen=True)
 class DataParts:
-    """Functions that settings of the data ask for; `commands/parts.py` has them."""
+    """Functions that preparing a data set may ask for; `commands/parts.py` has them."""
 
     write_demo: Callable[[Path], Path]
     """Write the demo set into a folder, and return it."""

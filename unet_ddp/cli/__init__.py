@@ -65,7 +65,7 @@ def parse_train(
     """
     # torch.distributed.launch passes the rank, which the environment has, too.
     argv = [word for word in argv if not re.fullmatch(r"--local[-_]rank=\d+", word)]
-    argv = [_AMP.get(word.replace("_", "-"), word) for word in argv]
+    argv = _translate_amp(argv)
     # Other processes get the settings: pickle finds no class that was made there.
     config = with_values(kind(), values_of(_read_flags(kind, argv, prog)))
     check_values(config)
@@ -209,6 +209,8 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
     keys: dict[str, str] = {}
     values = {}
     for key, value in read_settings(path).items():
+        if key == "amp":
+            raise UserError(f"{path}: unknown key 'amp'; use precision: auto, or float32")
         name = _NAMES.get(key.replace("-", "_").lstrip("_"), "")
         if name in ("", "config"):
             raise UserError(f"{path}: unknown key {shorten(key)}; {suggest(key[:80], _NAMES)}")
@@ -218,6 +220,15 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
         if value is not None:
             values[name] = value
     return _typed_values(values, str(path))
+
+
+def _translate_amp(argv: Sequence[str]) -> list[str]:
+    """Return the words of a command line, with --precision in place of --amp and --no-amp."""
+    words = [word.replace("_", "-").partition("=")[0] for word in argv]
+    used = sorted({*_AMP, "--precision"} & {*words})
+    if len(used) > 1:
+        raise UserError(f"{' and '.join(used)} are one setting; use one of them")
+    return [_AMP.get(word.replace("_", "-"), word) for word in argv]
 
 
 def _typed_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:

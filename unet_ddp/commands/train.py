@@ -12,8 +12,9 @@ file, parts.py and train_parts.py; the others are found by name (plugins/built_i
     deterministic*          --deterministic
     RunFolder               the copy of a run at s3://, gs://, az://
     open_run*               weights of --load and --encoder-weights
-    resumed.prepare_data    packs and addresses, formats of images, --instances, --palette; --balance*, --overlap*
-    choose_model            networks and losses, own ones too
+    resumed.prepare_data    packs and addresses, formats of images, --instances, --palette; --balance*, --scale-jitter*, --overlap*
+    choose_model            networks and losses, own ones too; --encoder-weights*
+    check_hosts*            several processes: their settings, files and sources are compared
     run_planners            --budget, --batch-size auto, --lr auto
     builder.build           --compile*, --cache*, reading from addresses
     Tracker                 --wandb, --callback, --profile
@@ -43,7 +44,6 @@ from unet_ddp.distributed.device import cudnn_autotuning, tf32_products
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
-from unet_ddp.extras.hosts.compare import check_data, check_hosts
 from unet_ddp.heads import find_head
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import build_metadata, choose_model, describe_run
@@ -122,6 +122,8 @@ def train(config: TrainConfig, world: World, *, began: float | None = None) -> i
 def prepare(config: TrainConfig, folder: RunFolder, world: World, began: float) -> Run:
     """Return the run, whose folder and first checkpoint are written; it `began` at that time.monotonic()."""
     if world.size > 1:
+        from unet_ddp.extras.hosts.compare import check_data, check_hosts
+
         check_hosts(config, folder.launchers, world)
     resumed = world.on_main(lambda: open_run(folder, config))  # of a new run, too
     config = resumed.resolve_settings(config, world)

@@ -62,8 +62,10 @@ class Labels(ClassValues):
     """Library without which nothing is predicted, its extra, and what needs it, for `check_installed`."""
     blank: ClassVar[int] = IGNORE_ID
     """Pixel of a predicted mask where the image has no data."""
-    head: ClassVar[str] = "softmax"
+    head_name: ClassVar[str] = "softmax"
     """Name of what stands behind the logits: probabilities, class ids, counts and the loss."""
+    may_overlap: ClassVar[bool] = False
+    """A pixel may have several classes, each by itself."""
     decision: ClassVar[str] = "the most probable class"
     """How a pixel's class is chosen without a threshold, in words."""
     mask_output: ClassVar[str] = "mask"
@@ -268,8 +270,8 @@ class Labels(ClassValues):
         """
         if not isinstance(plain, Mapping):
             raise UserError(f"{shorten(plain)}; expected fields by name")
-        values = {"kind": "classes", **plain}  # version 0.1 wrote no kind
-        kind = values.pop("kind")
+        values = dict(plain)
+        kind = values.pop("kind", None)
         if kind not in [*BUILT_IN["labels"]]:
             raise UserError(
                 f"kind: {shorten(kind)}; expected one of {', '.join(BUILT_IN['labels'])}"

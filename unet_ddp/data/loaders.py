@@ -172,7 +172,7 @@ def build_loaders(
     *,
     image_format: ImageFormat,
     world: World,
-    open_cache: OpenCache | None = None,
+    open_cache: OpenCache | None,
 ) -> Loaders:
     """Return the loaders of this rank, with a cache of samples if there is one; the batch size is a number by now."""
     options = config.optimization
@@ -193,8 +193,10 @@ def build_loaders(
     preset = config.data.augmentation
     random = None
     if preset != "none" or data.crop_size is not None:
-        how: dict[str, Any] = {"cut": data.cut, "num_classes": data.labels.num_ids}
-        random = Augmentation(image_format, preset, data.crop_size, seed=options.seed, **how)
+        random = Augmentation(
+            image_format, preset, data.crop_size,
+            seed=options.seed, cut=data.cut, num_classes=data.labels.num_ids,
+        )  # fmt: skip
     size = None if data.crop_size else data.smallest
     training = read(data.split.training, size=size, augmentation=random, draw=data.draw)
     validation = None

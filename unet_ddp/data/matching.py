@@ -89,7 +89,8 @@ def find_pairs(
     The first kind of data set that claims the places finds the pairs; other images are problems.
     """
     places = Places(images, masks, listed, suffix, planes)
-    kind = next(kind for kind in list_kinds() if kind.claims(places))
+    kind = next((kind for kind in list_kinds() if kind.claims(places)), None)
+    assert kind is not None, places  # the settings say where the images are
     return kind.find(places, report or Report())
 
 

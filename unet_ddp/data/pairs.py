@@ -66,7 +66,7 @@ def find_stamp(path: Path) -> Stamp:
 
 
 class Pairs(Sequence[Pair]):
-    """A set of pairs: here of files of this machine; extras bring other kinds."""
+    """A set of pairs: here of files of this machine; subclasses are of other places."""
 
     def __init__(self, pairs: Iterable[Pair] = ()) -> None:
         self._pairs = list(pairs)

@@ -1,1 +1,1 @@
-"""Parts that some use: found by `plugins.find`, never imported by the core."""
+"""Parts that some use: found by name, or handed in by commands/; no room below it imports them."""

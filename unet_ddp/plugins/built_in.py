@@ -28,7 +28,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "numbered objects": "unet_ddp.extras.objects.labels:ObjectLabels",
         "overlapping classes": "unet_ddp.extras.overlap.labels:OverlapLabels",
     },
-    # by `Labels.head`, when something is predicted, scored or trained: (Labels) -> Head of heads.py
+    # by `Labels.head_name`, when something is predicted, scored or trained: (Labels) -> Head of heads.py
     "heads": {
         "softmax": "unet_ddp.heads:Softmax",
         "sigmoid": "unet_ddp.extras.overlap.head:Sigmoid",
@@ -52,11 +52,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "pack": "unet_ddp.extras.packs.pack_kind:PackKind",
     },
     # by the scheme of an address, when one is first met: a subclass of Storage; "": files in archives of this machine
-    "storage": {
-        **dict.fromkeys(
-            ("s3", "gs", "az", "http", "https", ""), "unet_ddp.extras.cloud.storage:ObjectStorage"
-        ),
-    },
+    "storage": dict.fromkeys(
+        ("s3", "gs", "az", "http", "https", ""), "unet_ddp.extras.cloud.storage:ObjectStorage"
+    ),
     # when the masks' values are known, by the setting: (MaskValues, DataConfig) -> Labels.
     # The first takes the place of the core's own rules; the palette's is one of them
     "label_rules": {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,18 +22,12 @@ The rest, up to the same share from the other window's edge, is a smooth ramp.""
 def to_share(overlap: float) -> float:
     """Return the share of a window's side that is `overlap` percent.
 
-    Below 1 it is the share itself, as in earlier versions, with a warning.
-
     Raises:
         UserError: it is out of range.
     """
     if not 0 <= overlap < 100:
         raise UserError(f"--overlap {overlap:g}: must be 0 or more and below 100")
-    if not 0 < overlap < 1:
-        return overlap / 100
-    now = f"now a percentage, as --overlap is: use overlap={100 * overlap:g}"
-    warnings.warn(f"overlap={overlap:g}: {now}", FutureWarning, stacklevel=3)
-    return overlap
+    return overlap / 100
 
 
 @dataclass(frozen=True)

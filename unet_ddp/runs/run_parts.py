@@ -30,7 +30,7 @@ class StartWeights(Protocol):
 
 @dataclass(frozen=True)
 class RunParts:
-    """Functions that settings of a run ask for, None for the others; `commands/parts.py` chooses them."""
+    """Functions that settings of a run ask for, None for the others; `commands/train_parts.py` chooses them."""
 
     encoder_pixels: Callable[[str, Preprocessing], Preprocessing] | None = None
     """Return a preprocessing with the normalisation of an encoder's pretrained weights."""

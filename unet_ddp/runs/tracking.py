@@ -60,7 +60,7 @@ class Tracker:
         loaders: Loaders,
         world: World,
         request_stop: Callable[[UserError | None], None],
-        log_uncompiled: Callable[[Callable[[str], None]], None] | None = None,
+        log_uncompiled: Callable[[Callable[[str], None]], None] | None,
     ) -> None:
         self._log = console(world)
         self._guard = FiniteGuard(

@@ -110,7 +110,7 @@ def loaded(config: DataConfig, world: World, *, epoch: int = 0, step: int = 0) -
     run = replace(TrainConfig(), data=config)
     run = replace(run, launch=replace(run.launch, workers=0))
     run = replace(run, optimization=replace(run.optimization, batch_size=4 // world.size))
-    loaders = build_loaders(run, data, image_format=data.format, world=world)
+    loaders = build_loaders(run, data, image_format=data.format, world=world, open_cache=None)
     loaders.sampler.start_at(epoch, step)
     with loaders:
         return [*loaders.training, *(loaders.validation or [])]

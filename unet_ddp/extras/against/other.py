@@ -41,7 +41,7 @@ def score_other(
     Raises:
         UserError: it was scored on other images, or has other classes, on every rank.
     """
-    if _labels_of(job.model, job.source).head != "softmax":
+    if _labels_of(job.model, job.source).may_overlap:
         raise UserError("--against: is for classes that do not overlap; leave it out")
     other = world.on_main(lambda: _find_other(against, job, threshold))
     lines = [f"against {against}:"]

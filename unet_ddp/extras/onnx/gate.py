@@ -205,7 +205,7 @@ class PlanesBackend:
 
     def __init__(self, model: LoadedModel, run: Run, *, for_qgis: bool) -> None:
         self.stride, self.bytes_per_pixel = model.backend.stride, model.backend.bytes_per_pixel
-        self.head, self.run, self.for_qgis = model.labels.head, run, for_qgis
+        self.may_overlap, self.run, self.for_qgis = model.labels.may_overlap, run, for_qgis
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return logits of the probabilities, see `Backend`."""
@@ -215,6 +215,6 @@ class PlanesBackend:
         found = torch.from_numpy(self.run(np.ascontiguousarray(images)))
         if found.shape[1] == 1:
             found = torch.cat([1 - found, found], dim=1)
-        if self.head == "sigmoid":
+        if self.may_overlap:
             return found.logit(_LEAST)
         return found.clamp(min=_LEAST).log()

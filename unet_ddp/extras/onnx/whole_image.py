@@ -177,7 +177,7 @@ def _resize(network: Any, model: LoadedModel, last: nn.Module, given: str) -> li
 def add_qgis_steps(network: Any, model: LoadedModel) -> Any:
     """Return an exported network with the input and output of QGIS's plugin Deepness."""
     pixels = model.preprocessing
-    if model.labels.head != "softmax":
+    if model.labels.may_overlap:
         raise UserError(f"--qgis: its plugin has one class for each pixel, not {model.labels.kind}")
     refuse_maps(pixels, "--qgis")
     if pixels.dtype != "uint8":

@@ -46,7 +46,8 @@ class OverlapLabels(Labels):
     """
 
     kind: ClassVar[str] = "overlapping classes"
-    head: ClassVar[str] = "sigmoid"
+    head_name: ClassVar[str] = "sigmoid"
+    may_overlap: ClassVar[bool] = True
     decision: ClassVar[str] = "each class from its own threshold on"
     mask_output: ClassVar[str] = "class_masks"
     layer_opacity: ClassVar[int] = 100

@@ -34,7 +34,7 @@ class Rank(Output):
 
     def check(self, images: Mapping[Source, bool]) -> None:
         """Refuse classes that overlap: their probabilities have no entropy of a pixel."""
-        if self.labels.head != "softmax":
+        if self.labels.may_overlap:
             raise UserError("--rank: is for classes that do not overlap; leave it out")
 
     @contextmanager
