@@ -180,7 +180,7 @@ def find_job(config: EvaluateConfig) -> Job:
         pairs, groups = data.split.validation, data.groups
     else:
         masks = None if config.masks is None else as_path(config.masks)
-        pairs = find_pairs(as_path(config.images), masks, planes=labels.reads_planes)
+        pairs = find_pairs(as_path(config.images), masks, planes=labels.may_overlap)
     labels.check_pairs(pairs, config.images or f"{source}: the data of its run")
     threshold = config.threshold or model.threshold
     return Job(model, source, pairs, groups, config.images, threshold, output)

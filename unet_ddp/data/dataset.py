@@ -145,7 +145,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
 
     def read_codes(self, path: Path, size: Size, scale: float) -> Codes:
         """Return the values (H, W) of a mask at `scale`, which must have or get this size."""
-        planes, void = self.labels.reads_planes, self.labels.void
+        planes, void = self.labels.may_overlap, self.labels.void
         with self.pairs.local(path, void) as local, Source(local, planes) as source:
             codes = source.mask(scale=scale)
         if codes.shape == size:

@@ -205,7 +205,7 @@ def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
     and white, eight between each two if all are close, as class ids are.
     """
     is_named = labels.names and (labels.rgb or labels.palette)
-    if labels.threshold is not None or labels.reads_planes or is_named:
+    if labels.threshold is not None or labels.may_overlap or is_named:
         return []
     values = sorted(labels.values, key=lambda value: masks.counts.get(value, 0))
     counts = np.array([masks.counts.get(value, 0) for value in values])

@@ -65,13 +65,11 @@ class Labels(ClassValues):
     head_name: ClassVar[str] = "softmax"
     """Name of what stands behind the logits: probabilities, class ids, counts and the loss."""
     may_overlap: ClassVar[bool] = False
-    """A pixel may have several classes, each by itself."""
+    """A pixel may have several classes: masks have a folder, band or page for each, and bit k of their values is class k."""
     decision: ClassVar[str] = "the most probable class"
     """How a pixel's class is chosen without a threshold, in words."""
     mask_output: ClassVar[str] = "mask"
     """The output that writes a predicted mask."""
-    reads_planes: ClassVar[bool] = False
-    """Masks may have a folder, band or page for each class, and bit k of their values is class k."""
 
     @property
     def is_binary(self) -> bool:

@@ -187,15 +187,13 @@ def build_loaders(
         resize_masks=config.data.resize_masks, store=cache,
     )  # fmt: skip
     workers = count_workers(world, config.launch.workers)
-    pin = world.device.type == "cuda"
     timeout = _READ_TIMEOUT * config.launch.timeout
-    load = partial(SampleLoader, workers=workers, pin=pin, timeout=timeout)
+    load = partial(SampleLoader, workers=workers, pin=world.device.type == "cuda", timeout=timeout)
     preset = config.data.augmentation
     random = None
     if preset != "none" or data.crop_size is not None:
         random = Augmentation(
-            image_format, preset, data.crop_size,
-            seed=options.seed, cut=data.cut, num_classes=data.labels.num_ids,
+            image_format, preset, data.crop_size, seed=options.seed, cut=data.cut, num_classes=data.labels.num_ids
         )  # fmt: skip
     size = None if data.crop_size else data.smallest
     training = read(data.split.training, size=size, augmentation=random, draw=data.draw)

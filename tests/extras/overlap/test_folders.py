@@ -216,7 +216,7 @@ def test_the_scan_notices_each_change_of_a_class(folder: Path) -> None:
 class Bits(Labels):
     """Labels whose ids are the codes."""
 
-    reads_planes: ClassVar[bool] = True
+    may_overlap: ClassVar[bool] = True
 
     def to_ids(self, codes: Codes, path: Path) -> Ids:
         return codes.astype(np.uint8)

@@ -45,7 +45,7 @@ def find_scored(
         UserError: they are not on this machine, or the checkpoint does not say which they are.
     """
     if images is not None and masks is not None:
-        planes = model.labels.reads_planes
+        planes = model.labels.may_overlap
         pairs = find_pairs(as_path(images), as_path(masks), planes=planes)
         place = f"in {images}"
     else:

@@ -51,7 +51,6 @@ class OverlapLabels(Labels):
     decision: ClassVar[str] = "each class from its own threshold on"
     mask_output: ClassVar[str] = "class_masks"
     layer_opacity: ClassVar[int] = 100
-    reads_planes: ClassVar[bool] = True
 
     # Not in `repr`, by which samples in the cache are found: it says nothing of them.
     thresholds: tuple[_Share, ...] = field(default=(), repr=False)
