@@ -47,3 +47,12 @@ class DataParts:
     plan_draw: PlanDraw
     plan_cuts: Callable[[DataConfig, Draw | None], Cut | None]
     """Return what cuts training samples, with a draw or without; None if nothing does."""
+
+
+SCORING = DataParts(
+    write_demo=lambda folder: folder,  # training has written it
+    check_planes=lambda config, table, values, report: [],
+    plan_draw=lambda config, table, labels, pairs, *, seed: None,
+    plan_cuts=lambda config, draw: None,
+)
+"""Parts for pairs that are only scored, after a training with them."""
