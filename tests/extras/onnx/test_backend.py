@@ -89,8 +89,8 @@ def open_session(
 
 
 EXPORTS: list[tuple[str, Any, str]] = [
-    ("labels", [], "labels: "), ("labels", {"values": [0, 70000]}, "labels: values: "),
-    ("labels", {"values": [0, 1, 2]}, "logits"), ("preprocessing", 5, "preprocessing: "),
+    ("labels", [], "labels: "), ("labels", {"kind": "classes", "values": [0, 70000]}, "labels: values: "),
+    ("labels", {"kind": "classes", "values": [0, 1, 2]}, "logits"), ("preprocessing", 5, "preprocessing: "),
     ("preprocessing", {**PIXELS.to_dict(), "scale": -1}, "preprocessing: scale: -1"),
     ("preprocessing", {**PIXELS.to_dict(), "dtype": "uint16"}, "pixels"),
     ("preprocessing", Preprocessing.for_images(1, scale=1.0).to_dict(), "pixels"),
