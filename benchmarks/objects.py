@@ -22,7 +22,6 @@ from PIL import Image, ImageDraw
 
 from benchmarks.timing import new_parser, print_table
 from unet_ddp.checkpoints.weights import read_model
-from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.extras.objects.labels import EXTENTS, SEEDS, ObjectLabels
@@ -66,7 +65,7 @@ def predict(best: Path) -> Pairs:
     """The probabilities and true numbers of the validation images of the run that wrote `best`."""
     predictor, model = Predictor.from_checkpoint(best, device="cpu"), read_model(best)
     assert model.labels is not None
-    pairs = rebuild(model.run, best, model.labels, parts=DATA_PARTS).split.validation
+    pairs = rebuild(model.run, best, model.labels).split.validation
     return [(predictor(pair.image).probabilities, read_mask(pair.mask)) for pair in pairs]
 
 

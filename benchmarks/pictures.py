@@ -24,7 +24,6 @@ from PIL import Image, ImageDraw, ImageFont
 from benchmarks.timing import new_parser
 from unet_ddp import Predictor
 from unet_ddp.checkpoints.weights import best_of, read_model
-from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.labels import Labels
 from unet_ddp.evaluation.validation_split import rebuild
 
@@ -62,7 +61,7 @@ def read_scenes(run: Path) -> list[Scene]:
     """Return the validation images of a run, with the masks that its best network predicts."""
     source = best_of(run)
     predictor, model = Predictor.from_checkpoint(source, device="cpu"), read_model(source)
-    pairs = rebuild(model.run, source, predictor.labels, parts=DATA_PARTS).split.validation
+    pairs = rebuild(model.run, source, predictor.labels).split.validation
     return [
         read_scene(predictor, pair.image, pair.mask)
         for pair in (pairs[k] for k in range(len(pairs)))

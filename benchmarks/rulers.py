@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.size import Code, list_imports
-from benchmarks.timing import new_parser, print_table
+from benchmarks.timing import parse_checkout, print_table
 
 HEART = [
     "commands/train",
@@ -54,7 +54,7 @@ HEART = [
 BASES = {"Labels": "data/labels", "Pairs": "data/pairs", "OpenFile": "data/readers/base"}
 # What is measured today: more is a decision, to be made here.
 LIMITS = {
-    "heart: statements and expressions": 22_747,
+    "heart: statements and expressions": 22_698,
     "heart: files": 32,
     "heart: modules that it imports from outside itself": 60,
     "hooks of Labels, Pairs and OpenFile that one subclass overrides": 43,
@@ -170,10 +170,7 @@ def measure(root: Path) -> dict[str, int]:
 
 def main(argv: list[str] | None = None) -> int:
     """Print a table; return 1 if a limit is to be checked and broken."""
-    parser = new_parser(__doc__)
-    parser.add_argument("folder", type=Path, nargs="?", default=Path(__file__).parent.parent)
-    parser.add_argument("--check", action="store_true", help="fail if a limit is broken")
-    options = parser.parse_args(argv)
+    options = parse_checkout(__doc__, argv)
     figures = measure(options.folder)
     print_table(("", "now", "limit"), [(k, f"{v:,}", f"{LIMITS[k]:,}") for k, v in figures.items()])
     broken = [name for name, figure in figures.items() if figure > LIMITS[name]]

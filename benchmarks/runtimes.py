@@ -19,7 +19,6 @@ import torch
 
 from benchmarks.timing import Turns, machine, new_parser, print_table, take_turns
 from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
-from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.distributed.device import predicts_in_bfloat16
 from unet_ddp.extras.onnx.backend import OnnxBackend
 from unet_ddp.extras.onnx.export import describe_network
@@ -66,7 +65,7 @@ def measure(source: Path, sizes: list[Any], chosen: Any, folder: Path) -> Iterat
             name: partial(backend, pixels) for name, backend in backends.items()
         }
         took.append(take_turns(works, chosen.turns))
-    scored = find_scored(None, None, saved, source, model, parts=DATA_PARTS)
+    scored = find_scored(None, None, saved, source, model)
     networks = {
         name: with_network(replace(model, backend=backend)) for name, backend in backends.items()
     }
@@ -100,7 +99,7 @@ def open_backends(
     graph = trace_network(
         Exported(folded.network.to(memory_format=torch.contiguous_format), pixels), pixels
     )
-    integers = quantise(graph, read_calibration(None, saved, source, model, parts=DATA_PARTS))
+    integers = quantise(graph, read_calibration(None, saved, source, model))
     for precision, each in (("float32", graph), ("int8", integers)):
         path = folder / f"{precision}.onnx"
         write_graph(each, describe_network(model), path)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.timing import new_parser, print_table
+from benchmarks.timing import parse_checkout, print_table
 
 # Of the statements and expressions there is an aim and no limit, under which code becomes dense: 66,000, of
 # which the core, all but unet_ddp/extras/, has at most 42,000.
@@ -201,10 +201,7 @@ def measure(root: Path) -> Size:
 
 def main(argv: list[str] | None = None) -> int:
     """Print a table; return 1 if a limit is to be checked and broken."""
-    parser = new_parser(__doc__)
-    parser.add_argument("folder", type=Path, nargs="?", default=Path(__file__).parent.parent)
-    parser.add_argument("--check", action="store_true", help="fail if a limit is broken")
-    options = parser.parse_args(argv)
+    options = parse_checkout(__doc__, argv)
     size = measure(options.folder)
     rows = [
         (f"{name}: lines, files", f"{size.lines[name]:,}, {size.files[name]}")

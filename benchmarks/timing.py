@@ -90,6 +90,14 @@ def print_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> Non
         print("|", " | ".join(map(str, row)), "|", flush=True)
 
 
+def parse_checkout(description: str | None, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the `folder` of a checkout, by default this one, and whether its limits are to be checked."""
+    parser = new_parser(description)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path(__file__).parent.parent)
+    parser.add_argument("--check", action="store_true", help="fail if a limit is broken")
+    return parser.parse_args(argv)
+
+
 def new_parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser whose --help is a benchmark's docstring."""
     return argparse.ArgumentParser(

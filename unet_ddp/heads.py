@@ -1,4 +1,4 @@
-"""What stands behind a network's logits: probabilities, class ids, counts for scores, and the loss.
+"""Heads: from a network's logits to probabilities, class ids, counts for scores, and the loss.
 
 Each kind of labels names its head. A head imports what only training or scoring needs when it is asked for that.
 """

@@ -27,7 +27,8 @@ FAULTS = (TRACEBACK, HANG, MEMORY, SILENT, UNCLEAR)
 _OUT_OF_MEMORY = re.compile(
     r"MemoryError|bad_alloc|[Uu]nable to allocate|can't allocate|out of mem"
 )
-_ROOT = re.escape(str(Path(__file__).parents[2]))  # a checkout's own folder may be called unet_ddp, too
+# The folder of the checkout: it may be called unet_ddp, too.
+_ROOT = re.escape(str(Path(__file__).parents[2]))
 _PLACE = re.compile(rf'File "{_ROOT}/((?:unet_ddp/|train|predict)[^"]*)", line (\d+)')
 _THREAD = re.compile(r"(Thread|Current thread) 0x")
 _NOT_BUILT = 98  # exit status

@@ -23,7 +23,7 @@ LABELS = Labels((0, 255))
 
 
 def find(content: dict[str, Any]) -> list[Pair]:
-    return list(rebuild(content, Path("best.pt"), LABELS, parts=DATA_PARTS).split.validation)
+    return list(rebuild(content, Path("best.pt"), LABELS).split.validation)
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ import torch
 from unet_ddp.checkpoints.owned import EVALUATION_FILES
 from unet_ddp.checkpoints.weights import find_model, read_model
 from unet_ddp.cli import parse
-from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.groups import group_names
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
@@ -176,7 +175,7 @@ def find_job(config: EvaluateConfig) -> Job:
         )
     groups: dict[str, str] = {}
     if config.images is None:
-        data = rebuild(model.run, source, labels, parts=DATA_PARTS)
+        data = rebuild(model.run, source, labels)
         pairs, groups = data.split.validation, data.groups
     else:
         masks = None if config.masks is None else as_path(config.masks)

@@ -170,7 +170,7 @@ class Pairs(Sequence[Pair]):
 
 @dataclass(frozen=True)
 class Places:
-    """Where a command was told to find pairs: two folders, a pack, or a list."""
+    """The places that a command was given to find pairs: two folders, a pack, or a list."""
 
     images: Path | None = None
     masks: Path | None = None

@@ -1,4 +1,4 @@
-"""What an evaluation scores: a model, and the pairs to score it on."""
+"""The job of an evaluation: a model, and the pairs to score it on."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from unet_ddp.checkpoints.file import Content
 from unet_ddp.checks.check import prepare_data
-from unet_ddp.checks.data_parts import SCORING, DataParts
+from unet_ddp.checks.data_parts import SCORING
 from unet_ddp.cli import with_saved
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
@@ -18,9 +18,7 @@ from unet_ddp.errors import UserError
 _ADVICE = "use --images and --masks"
 
 
-def rebuild(
-    content: Content, source: Path, labels: Labels, *, parts: DataParts = SCORING
-) -> PreparedData:
+def rebuild(content: Content, source: Path, labels: Labels) -> PreparedData:
     """Find and split the pairs as the run did; some are for validation.
 
     `content` (see `SavedModel.run`) and `labels` come from the checkpoint `source`.
@@ -37,7 +35,7 @@ def rebuild(
     skipped = sys.maxsize if names else 0
     try:
         prepare = partial(
-            prepare_data, config.data, seed=seed, parts=parts, labels=labels, moved=moved
+            prepare_data, config.data, seed=seed, parts=SCORING, labels=labels, moved=moved
         )
         data = prepare(skip_bad=skipped)
         if names and names != data.split.fingerprint:

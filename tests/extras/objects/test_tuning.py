@@ -23,7 +23,6 @@ from tests.ranks import call_main
 from tests.tiny import make_data
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.checkpoints.weights import read_model
-from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import Preprocessing
@@ -132,7 +131,7 @@ def test_a_best_network_is_written_with_the_separation_that_suits_it(tmp_path: P
     best, world = tmp_path / "checkpoints" / "best.pt", World(device=CPU)
     predictor, model = Predictor.from_checkpoint(best, device=CPU, fold=False), read_model(best)
     assert model.labels is not None
-    pairs = rebuild(model.run, best, model.labels, parts=DATA_PARTS).split.validation
+    pairs = rebuild(model.run, best, model.labels).split.validation
     dataset = EvaluationDataset(pairs, predictor, full_size=False)
     found, precision = choose_separation(predictor, fetch(dataset, world, workers=0), world)
     assert found == model.labels == predictor.labels and precision > 0

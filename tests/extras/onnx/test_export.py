@@ -20,7 +20,6 @@ from tests.prediction.test_predict import run as run_predict
 from unet_ddp import Predictor
 from unet_ddp.__main__ import main
 from unet_ddp.checkpoints import file as checkpoint
-from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import RunError, UserError
@@ -119,12 +118,10 @@ def test_a_file_that_computes_something_else_is_not_kept(
     monkeypatch.setattr(module, "largest_difference", lambda *args: 1.1e-4)
     monkeypatch.setattr(module, "largest_rounding", lambda *args: 2e-5)
     with pytest.raises(RunError, match=r"b\.onnx: not kept: .* 1\.1e-04 from those of a\.pt"):
-        export(ExportConfig("a.pt", "b.onnx"), DATA_PARTS)
+        export(ExportConfig("a.pt", "b.onnx"))
     assert [path.name for path in here.iterdir()] == ["a.pt"]
     monkeypatch.setattr(module, "largest_difference", lambda *args: 1e-4)
-    assert (
-        export(ExportConfig("a.pt", "b.onnx"), DATA_PARTS) and (here / "b.onnx").read_text() == "x"
-    )
+    assert export(ExportConfig("a.pt", "b.onnx")) and (here / "b.onnx").read_text() == "x"
     assert make_predictor().device == CPU
 
 

@@ -13,6 +13,7 @@ import pytest
 import tifffile
 import torch
 from PIL import Image
+from unet_ddp.commands.export import main as export
 
 from tests.extras.packs.test_command import pack
 from tests.ranks import Ranks, call_main, call_train
@@ -20,7 +21,6 @@ from unet_ddp import Predictor
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.cli import parse_train
 from unet_ddp.commands.evaluate import EvaluateConfig, find_job
-from unet_ddp.commands.export import main as export
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError

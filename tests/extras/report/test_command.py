@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from unet_ddp.commands.report import main
 
 from tests.conftest import data_flags, make_pair, make_set
 from tests.extras.report.test_compare import write_run
 from tests.extras.report.test_page import STRANGE, Parsed
 from tests.ranks import Ranks, call_main
 from unet_ddp.checkpoints import file as checkpoint
-from unet_ddp.commands.parts import DATA_PARTS
-from unet_ddp.commands.report import main
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.splits import split_pairs
@@ -98,7 +97,7 @@ def test_the_network_is_scored_on_the_validation_images_of_its_run(
     assert capsys.readouterr().out == f"wrote {folder}/report.html\n"
     best, mask = folder / "best.pt", Path("masks", f"{names[0]}.png")
     Image.new("L", (32, 24), 7).save(mask)  # a class that the run had not
-    pairs, rare, (note,) = module.find_validation(best, DATA_PARTS)
+    pairs, rare, (note,) = module.find_validation(best)
     assert not rare
     assert not pairs and note.startswith(f"no scores and images: {best}: the data of its run: ")
     assert "7" in note
@@ -108,7 +107,7 @@ def test_a_checkpoint_that_does_not_describe_its_network_is_named(tmp_path: Path
     best = tmp_path / "best.pt"
     torch.save({"outc.conv.weight": torch.ones(3)}, best)
     with pytest.raises(UserError, match=f"^{best}: neither a checkpoint of ours nor"):
-        module.find_validation(best, DATA_PARTS)
+        module.find_validation(best)
 
 
 def test_a_folder_with_metrics_alone_has_a_page_and_one_without_is_an_error(

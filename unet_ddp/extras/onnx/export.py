@@ -12,7 +12,6 @@ from typing import Any, cast
 import torch
 
 from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
-from unet_ddp.checks.data_parts import DataParts
 from unet_ddp.cli import parse
 from unet_ddp.errors import RunError, UserError, join_some, print_lines
 from unet_ddp.extras.onnx.backend import METADATA, OnnxBackend
@@ -55,14 +54,14 @@ _SHOWN = 8  # layers in a line
 SCORES = "unet_ddp_scores"  # key of the scores in an exported file
 
 
-def main(argv: Sequence[str], parts: DataParts) -> int:
+def main(argv: Sequence[str]) -> int:
     """Export a checkpoint, print what was written, and return the exit status."""
     config = parse(ExportConfig, argv, prog="python -m unet_ddp export")
     if config.output is None and config.card is None:
         raise UserError(
             "nothing to write; name a FILE.onnx, or FILE.zip with --bioimageio, or use --card DIR"
         )
-    job = find_job(config, parts) if config.output is not None else None
+    job = find_job(config) if config.output is not None else None
     if config.card is not None:
         saved, source = read_checked(config.checkpoint, config.scale, config.network)
         how: Any = {"licence": config.license, "overwrite": config.overwrite}
@@ -72,14 +71,14 @@ def main(argv: Sequence[str], parts: DataParts) -> int:
     return 0
 
 
-def export(config: ExportConfig, parts: DataParts) -> list[str]:
+def export(config: ExportConfig) -> list[str]:
     """Write the file if it passes, and return lines to print.
 
     Raises:
         UserError: a mistake in the settings, or there are no images to score it on where it needs them.
         RunError: its masks, or its probabilities, are not the checkpoint's.
     """
-    return write_export(find_job(config, parts))
+    return write_export(find_job(config))
 
 
 def write_export(job: Job) -> list[str]:
@@ -114,11 +113,10 @@ class Job:
     model: LoadedModel
     scored: Scored | UserError
     runtimes: Sequence[str]
-    parts: DataParts
     package: Package | None = None
 
 
-def find_job(config: ExportConfig, parts: DataParts) -> Job:
+def find_job(config: ExportConfig) -> Job:
     """Find all that an export needs, and all mistakes before the network is traced."""
     path, source = as_local_path(config.output or "", "FILE"), find_model(config.checkpoint)
     suffix = ".zip" if config.bioimageio else ".onnx"
@@ -140,7 +138,7 @@ def find_job(config: ExportConfig, parts: DataParts) -> Job:
         package = prepare(model, config.license, config.authors, config.cite, config.sample)
     scored: Scored | UserError
     try:
-        scored = find_scored(config.images, config.masks, saved, source, model, parts=parts)
+        scored = find_scored(config.images, config.masks, saved, source, model)
     except UserError as error:
         if (
             config.images
@@ -150,7 +148,7 @@ def find_job(config: ExportConfig, parts: DataParts) -> Job:
         ):
             raise
         scored = error
-    return Job(config, path, source, saved, model, scored, runtimes, parts, package)
+    return Job(config, path, source, saved, model, scored, runtimes, package)
 
 
 def trace_checked(job: Job, temporary: Path) -> tuple[Any, list[str]]:
@@ -254,7 +252,7 @@ def _candidates(job: Job, graph: Any) -> Iterator[tuple[Any, list[str]]]:
         yield graph, []
         return
     run = job.saved, job.source, job.model
-    images = read_calibration(job.config.calibration, *run, parts=job.parts)
+    images = read_calibration(job.config.calibration, *run)
     yield from quantised(graph, images)
 
 

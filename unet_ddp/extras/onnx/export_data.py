@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unet_ddp.checkpoints.weights import SavedModel
-from unet_ddp.checks.data_parts import DataParts
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.readers.base import Pixels
@@ -36,8 +35,6 @@ def find_scored(
     saved: SavedModel,
     source: Path,
     model: LoadedModel,
-    *,
-    parts: DataParts,
 ) -> Scored:
     """Return the pairs of two folders, or the validation pairs of the checkpoint's run.
 
@@ -49,7 +46,7 @@ def find_scored(
         pairs = find_pairs(as_path(images), as_path(masks), planes=planes)
         place = f"in {images}"
     else:
-        pairs = rebuild(saved.run, source, model.labels, parts=parts).split.validation
+        pairs = rebuild(saved.run, source, model.labels).split.validation
         place = "of its run's validation"
     data = SegmentationDataset(
         pairs,
@@ -62,7 +59,7 @@ def find_scored(
 
 
 def read_calibration(
-    folder: str | None, saved: SavedModel, source: Path, model: LoadedModel, *, parts: DataParts
+    folder: str | None, saved: SavedModel, source: Path, model: LoadedModel
 ) -> list[Pixels]:
     """Return images at the network's scale, spread over a folder, or over the training images of the run."""
     if folder is not None:
@@ -70,7 +67,7 @@ def read_calibration(
         step = -(-len(paths) // CALIBRATION)
         return [_read(path, model) for path in paths[::step]]
     try:
-        pairs = rebuild(saved.run, source, model.labels, parts=parts).split.training
+        pairs = rebuild(saved.run, source, model.labels).split.training
     except UserError as error:
         raise UserError(f"{error}; int8 needs --calibration, too") from None
     images = []

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 import tyro
 
 from unet_ddp.checkpoints.weights import find_model, read_model
-from unet_ddp.checks.data_parts import DataParts
 from unet_ddp.cli import parse
 from unet_ddp.data.dataset import RareKind
 from unet_ddp.data.pairs import Pairs
@@ -45,7 +44,7 @@ class ReportConfig:
     """auto: a GPU if there is one."""
 
 
-def main(argv: Sequence[str], parts: DataParts) -> int:
+def main(argv: Sequence[str]) -> int:
     """Score a run's best network on its validation images again, and write the page."""
     config = parse(ReportConfig, argv, prog="python -m unet_ddp report")
     use_own_readers(config.reader)
@@ -58,21 +57,21 @@ def main(argv: Sequence[str], parts: DataParts) -> int:
         if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
             raise UserError(f"{place}: best.pt and metrics.csv not found; name the folder of a run")
         world = World(device=pick_device(config.device))
-        pairs, rare, notes = find_validation(folder / "best.pt", parts)
+        pairs, rare, notes = find_validation(folder / "best.pt")
         print_lines(*(f"warning: {note}" for note in notes))
         page = write_report(folder, pairs, world, rare=rare, notes=notes, network=config.network)
     print_lines(f"wrote {place / page.name}")
     return 0
 
 
-def find_validation(source: Path, parts: DataParts) -> tuple[Pairs, Sequence[RareKind], list[str]]:
+def find_validation(source: Path) -> tuple[Pairs, Sequence[RareKind], list[str]]:
     """Return the run's validation images, and what training has few of; a note says why there are none."""
     if not source.is_file():
         return Pairs(), [], [f"no scores and images: {source} not found"]
     model = read_model(source)
     labels = check_described(model, source)[1]
     try:
-        data = rebuild(model.run, source, labels, parts=parts)
+        data = rebuild(model.run, source, labels)
         return data.split.validation, data.rare, []
     except UserError as error:
         return Pairs(), [], [f"no scores and images: {error}"]
