@@ -251,13 +251,11 @@ def test_images_without_statistics_have_no_range() -> None:
         ([(400, 3), (600, 4), (500, 5)], {}, (500, 16)),  # no side below 16
         ([(100, 30), (101, 30)], {"scale": 0.1}, None),  # the same at their scale
         ([(40, 30), (40, 30)], {"crop_size": (8, 9)}, (8, 9)),
-        ([(40, 30), (40, 30)], {"is_cut": True}, (40, 30)),
+        ([(40, 30), (40, 30)], {"scale_jitter": (0.5, 2.0)}, (40, 30)),
     ],
 )
 def test_crops_have_the_median_size(
     sizes: list[tuple[int, int]], flags: dict[str, Any], expected: tuple[int, int] | None
 ) -> None:
     pairs = [scanned(f"n{k}", {"height": h, "width": w}) for k, (h, w) in enumerate(sizes)]
-    how = {"is_cut": False, **flags}
-    is_cut = how.pop("is_cut")
-    assert crop_size(DataConfig(**how), Table.from_scan(pairs), is_cut=is_cut) == expected
+    assert crop_size(DataConfig(**flags), Table.from_scan(pairs)) == expected

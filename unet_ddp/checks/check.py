@@ -91,7 +91,7 @@ def prepare_data(
         data.split,
         data.labels,
         data.format,
-        crop_size=crop_size(config, table, is_cut=parts.plan_cuts(config, None) is not None),
+        crop_size=crop_size(config, table),
         smallest=scaled_size(*min(table.sizes), config.scale),
         notes=report.notes + [f"warning: {line}" for line in report.warnings],
         range=measure_range(table, training, data.format.channels),

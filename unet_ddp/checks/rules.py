@@ -231,16 +231,14 @@ def common_values(table: Table) -> MaskValues:
     )
 
 
-def crop_size(config: DataConfig, table: Table, *, is_cut: bool) -> Size | None:
-    """Return one size for all training samples, so that no batch depends on the ranks.
-
-    `is_cut`: they are parts of images at random scales.
-    """
+def crop_size(config: DataConfig, table: Table) -> Size | None:
+    """Return one size for all training samples, so that no batch depends on the ranks."""
     if config.crop_size is not None:
         return config.crop_size
     sizes = [scaled_size(*size, config.scale) for size in table.sizes]
     if len(set(sizes)) == 1:  # --ground-resolution rounds up and down
-        return sizes[0] if is_cut or config.ground_resolution is not None else None
+        is_whole = config.ground_resolution is None and config.scale_jitter is None
+        return None if is_whole else sizes[0]
     counts = list(table.sizes.values())
     heights, widths = np.array(sizes, np.int32).T
     height = np.median(np.repeat(heights, counts))
