@@ -13,7 +13,6 @@ import pytest
 import tifffile
 import torch
 from PIL import Image
-from unet_ddp.commands.export import main as export
 
 from tests.extras.packs.test_command import pack
 from tests.ranks import Ranks, call_main, call_train
@@ -26,6 +25,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.scoring import score_pairs
+from unet_ddp.extras.onnx.export import main as export
 from unet_ddp.extras.report.gallery import make_gallery
 
 CLASSES = ("disc", "square")

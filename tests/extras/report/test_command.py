@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from unet_ddp.commands.report import main
 
 from tests.conftest import data_flags, make_pair, make_set
 from tests.extras.report.test_compare import write_run
@@ -22,6 +21,7 @@ from unet_ddp.data.splits import split_pairs
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.report import command as module
+from unet_ddp.extras.report.command import main
 
 FLAGS = ["--width", "2", "--epochs", "2", "--batch-size", "1", "--workers", "0", "--lr", "0.01"]
 
