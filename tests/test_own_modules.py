@@ -85,11 +85,15 @@ def test_an_edit_is_run_and_recorded(write: Callable[..., None], kind: str, poin
         assert read_sources(point, "zoo:mine") == texts
 
 
+@pytest.mark.parametrize("has_pyc", [True, False], ids=["pyc", "no pyc"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_user_has_imported_is_kept_until_its_file_differs(
-    write: Callable[..., None], kind: str
+    write: Callable[..., None], monkeypatch: pytest.MonkeyPatch, kind: str, has_pyc: bool
 ) -> None:
     """So a callback's list is seen where it was imported; an object of before is its module's new one."""
+    monkeypatch.setattr(
+        sys, "dont_write_bytecode", not has_pyc
+    )  # as many images of containers have it
     write(kind, 1)
     sys.path.insert(0, str(Path.cwd()))
     zoo = __import__("zoo")

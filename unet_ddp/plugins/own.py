@@ -226,7 +226,8 @@ def _is_current(name: str, file: Path, text: bytes) -> bool:
     """Return whether an imported module is that text of that file.
 
     What the user has imported is known by its .pyc, which Python has read or written then; without one, by the
-    file's time: it has not changed since this process began.
+    file's times: it has not changed since this process began. A copy may have an old time of change, but no old
+    time of its entry.
     """
     spec = sys.modules[name].__spec__
     if spec is None or spec.origin is None or Path(spec.origin) != file:
@@ -235,7 +236,8 @@ def _is_current(name: str, file: Path, text: bytes) -> bool:
         return spec.loader.text == text
     cached = Path(spec.cached or "")
     if not spec.cached or not cached.is_file():
-        return file.stat().st_mtime < _process_start()
+        status = file.stat()
+        return max(status.st_mtime, status.st_ctime) < _process_start()
     with suppress(OSError, EOFError, ValueError, TypeError, SyntaxError):
         code = marshal.loads(cached.read_bytes()[_HEADER:])
         return bool(code == compile(text, str(file), "exec", dont_inherit=True))
