@@ -31,6 +31,7 @@ from tests.ranks import (
     warm_python,
 )
 from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.checkpoints.run_files import find_files
 from unet_ddp.data.labels import Labels
 
 pytestmark = pytest.mark.processes
@@ -82,9 +83,12 @@ def test_every_start_trains_and_predicts(finished: Finished, name: str) -> None:
     files = {path.name for path in folder.iterdir() if "tfevents" not in path.name}
     assert files == {
         "best.pt", "last.pt", "last.1.pt", "config.yaml", "split.csv", "metrics.csv",
-        "samples.png", "report.html", ".lock", ".files",
+        "samples.png", "report.html", ".lock",
     }  # fmt: skip
     assert any("tfevents" in path.name for path in folder.iterdir())
+    assert {path.name for path in find_files(folder)} == {p.name for p in folder.iterdir()} - {
+        ".lock"
+    }
     rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
     assert [row["epoch"] for row in rows] == ["1", "2"]
     if name == "python":

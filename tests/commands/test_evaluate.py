@@ -19,7 +19,7 @@ from tests import jobs
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main, call_train
 from unet_ddp.checkpoints import file as checkpoint
-from unet_ddp.checkpoints.owned import EVALUATION_FILES
+from unet_ddp.checkpoints.run_files import EVALUATION_FILES
 from unet_ddp.cli import parse
 from unet_ddp.commands.evaluate import (
     EvaluateConfig,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tests.evaluation.examples import example_evaluation
-from unet_ddp.checkpoints.owned import EVALUATION_FILES
+from unet_ddp.checkpoints.run_files import EVALUATION_FILES
 from unet_ddp.data.labels import Labels
 from unet_ddp.evaluation.boundary import BoundaryCounts
 from unet_ddp.evaluation.results import ImageRecord

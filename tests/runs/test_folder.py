@@ -9,13 +9,13 @@ import os
 import shutil
 import signal
 import threading
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ from tests.operations import Operations
 from tests.tiny import PIXELS, make_data, make_network, make_state
 from unet_ddp import files
 from unet_ddp.checkpoints import file as checkpoint
-from unet_ddp.checkpoints.owned import EVALUATION_FILES, LIST, find_owned, owning, record_owned
+from unet_ddp.checkpoints.run_files import EVALUATION_FILES, HEADS, set_aside, settle
 from unet_ddp.commands.train_parts import open_run
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.data.labels import Labels
@@ -67,7 +67,7 @@ def open_folder(
     log = [] if lines is None else lines
     with RunFolder(config, World(), log.append) as folder:
         resumed = folder.open(config)
-        folder.claim(config, make_data(), resumed, ABOUT)
+        folder.claim(config, resumed, ABOUT)
         yield folder
 
 
@@ -190,22 +190,23 @@ def test_a_folder_calls_its_mirror_at_the_moments_of_a_run(tmp_path: Path) -> No
         mirror, config = Recorder(tmp_path), config_of(tmp_path, **launch)
         with RunFolder(config, World(), print, mirror) as folder:
             resumed = folder.open(config)
-            folder.claim(config, make_data(), resumed, ABOUT)
-            folder.begin(make_state(), resumed, World())
+            folder.claim(config, resumed, ABOUT)
+            folder.begin(make_data(), make_state(), resumed)
             folder.finish(make_state(), None)
         moments[resumed.is_new] = mirror.moments
-    both, end = {"last.pt", "config.yaml"}, ["finish", "saved", "log failures", "close"]
-    assert moments[True][:2] == [("open", {"last.pt"}), ("claim of a new run", {"last.pt"})]
-    assert moments[True][2:] == [(name, both) for name in ("saved", "log failures", *end)]
-    assert moments[False] == [
-        (name, both) for name in ("open", "claim", "saved", "log failures", *end)
+    one, both = {"last.pt"}, {"last.pt", "config.yaml"}
+    end = [
+        (name, both)
+        for name in ("saved", "log failures", "finish", "saved", "log failures", "close")
     ]
+    assert moments[True] == [("open", one), ("claim of a new run", one), ("saved", one), *end]
+    assert moments[False] == [("open", both), ("claim", both), *end]
 
 
 def test_a_run_that_fails_copies_nothing_more_and_ends_its_mirror(tmp_path: Path) -> None:
     mirror, config = Recorder(tmp_path), config_of(tmp_path)
     with pytest.raises(ZeroDivisionError), RunFolder(config, World(), print, mirror) as folder:
-        folder.claim(config, make_data(), folder.open(config), ABOUT)
+        folder.claim(config, folder.open(config), ABOUT)
         raise ZeroDivisionError
     assert [name for name, _ in mirror.moments] == [
         "open",
@@ -229,8 +230,7 @@ def test_a_new_folder_starts_a_new_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["last.pt", "last.1.pt", "best.pt", "epoch_0005.pt", "metrics.csv"])  # fmt: skip
 def test_a_folder_with_a_run_is_not_overwritten_silently(tmp_path: Path, name: str) -> None:
-    record_owned(tmp_path, [name])
-    (tmp_path / name).touch()
+    (tmp_path / name).write_bytes(HEADS[PATTERN.get(name, name)])
     line = refused(tmp_path)
     assert line.startswith(f"{tmp_path} contains a run ({name}): ") and "--overwrite" in line
     assert ("continue it with --resume" in line) == name.startswith("last")
@@ -242,7 +242,7 @@ def test_a_run_that_was_killed_before_its_first_save_begins_again(tmp_path: Path
     """Issue: neither the same command nor --resume went on, and each named the other."""
     with open_folder(tmp_path):
         pass
-    assert {"config.yaml", "split.csv"} <= files_in(tmp_path)
+    assert files_in(tmp_path) == {".lock"}
     assert "start a new run without --resume" in refused(tmp_path, resume="auto")
     with open_folder(tmp_path) as folder:
         folder.save(make_state())
@@ -259,8 +259,6 @@ MINE = (
 @pytest.mark.parametrize("name", MINE)
 def test_a_file_of_the_users_is_not_replaced(tmp_path: Path, name: str, overwrite: bool) -> None:
     """Issue: config.yaml, the recipe of the very run, was deleted by its start."""
-    if name == "last.pt":  # a folder that has one, and no list, has a run
-        record_owned(tmp_path, ["metrics.csv"])
     (tmp_path / name).write_text("mine")
     run = {"save_every": 5 * name.startswith("epoch_")}
     with (
@@ -307,72 +305,62 @@ def test_no_start_touches_files_of_others(tmp_path: Path, overwrite: bool) -> No
     assert {name for name in OF_OTHERS if (tmp_path / name).exists()} == set(OF_OTHERS)
 
 
-@pytest.mark.parametrize("is_named", [False, True])
-def test_a_file_that_was_not_written_is_not_the_runs(tmp_path: Path, is_named: bool) -> None:
-    """Issue: the list named config.yaml, a kill came, and the user's was replaced by the next start."""
-    with open_folder(tmp_path):
-        pass
-    if is_named:
-        record_owned(tmp_path, ["report.html"])
-    (tmp_path / ".new.report.html").write_text("a page")  # as a kill leaves it before or after that
-    (tmp_path / "report.html").write_text("mine")
-    for _ in range(2):
-        assert "report.html: not of the run" in refused(tmp_path)
-    assert (tmp_path / "report.html").read_text() == "mine"
-    assert not (tmp_path / ".new.report.html").exists()
+def test_a_run_comes_back_if_the_one_that_replaces_it_was_not_saved(tmp_path: Path) -> None:
+    """At each of the moves, there and back, a kill leaves what the next start completes."""
+    fill(tmp_path, RUN_FILES, by_run=True)
+    (tmp_path / "report.html").write_text("mine")  # whoever wrote it, no start replaces it
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    moves, move = 2 * len(RUN_FILES) - 2, Path.replace
+    for last in range(moves):
+        done = 0
+
+        def stop(self: Path, target: Path, last: int = last) -> Path:
+            nonlocal done
+            if done == last:
+                raise KeyboardInterrupt
+            done += 1
+            return move(self, target)
+
+        with mock.patch.object(Path, "replace", stop), suppress(KeyboardInterrupt):
+            if last < moves // 2:
+                set_aside(tmp_path)
+            else:
+                set_aside(tmp_path)
+                settle(tmp_path)
+        settle(tmp_path)
+        assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+    set_aside(tmp_path)
+    (tmp_path / "last.pt").write_text("of the new run")
+    settle(tmp_path)
+    assert files_in(tmp_path) == {"last.pt", "report.html"}
 
 
-def test_what_fails_to_be_written_is_not_the_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_new_run_that_can_not_be_saved_leaves_the_one_before(
+    tmp_path: Path, disk: FullDisk
 ) -> None:
-    path, rename = tmp_path / "report.html", Path.replace
-
-    def fail(self: Path, target: Path) -> Path:
-        if target == path:
-            raise OSError(errno.EIO, "Input/output error")
-        return rename(self, target)
-
-    with open_folder(tmp_path), monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", fail)
-        with pytest.raises(OSError, match="Input"), owning(path) as place:
-            place.write_text("a page")
-    assert path not in find_owned(tmp_path) and not list(tmp_path.glob(".new.*"))
-    path.write_text("mine")
-    assert "report.html: not of the run" in refused(tmp_path)
+    saved_run(tmp_path, 0.1)
+    disk.full = [tmp_path]
+    with (
+        pytest.raises(
+            UserError, match=r"last.pt: can't be written .*; free some space, or"
+        ) as error,
+        open_folder(tmp_path, overwrite=True) as folder,
+    ):
+        folder.begin(make_data(), make_state(), Resumed())
+    assert "the old file" not in str(error.value)
+    assert first_weight(tmp_path / "last.pt") == first_weight(tmp_path / "best.pt") == 1.0
+    assert opened(tmp_path, resume="auto").content is not None
 
 
-def test_a_file_that_lacks_its_name_alone_gets_it(tmp_path: Path) -> None:
-    """A kill came after the list, and the user has none of this name."""
+def test_a_best_of_the_users_is_not_deleted(tmp_path: Path) -> None:
+    """Issue: a resume took it for the run's from then on, and --overwrite deleted it."""
     with open_folder(tmp_path) as folder:
-        folder.save(make_state())
-        folder.wait()
-    for name in ("last.pt", "config.yaml"):
-        (tmp_path / name).rename(tmp_path / f".new.{name}")
-    (tmp_path / ".new.report.html").write_text("not in the list")
-    assert opened(tmp_path, resume="auto").source == tmp_path / "last.pt"
-    assert files_in(tmp_path) >= {"last.pt", "config.yaml"}
-    assert not list(tmp_path.glob(".new.*"))
-
-
-def test_a_best_of_the_users_is_not_adopted_by_a_resume(tmp_path: Path) -> None:
-    """Issue: the list named it from then on, and --overwrite deleted it."""
-    saved_run(tmp_path)
-    with open_folder(tmp_path, overwrite=True) as folder:
-        folder.save(make_state(make_network().float()))
+        folder.begin(make_data(), make_state(make_network().float()), Resumed())
     (tmp_path / "best.pt").write_text("mine")
     with resumed_run(tmp_path, resume="auto"):
         pass
-    with suppress(UserError), open_folder(tmp_path, overwrite=True):
-        pass
+    assert "best.pt: not of the run" in refused(tmp_path, overwrite=True)
     assert (tmp_path / "best.pt").read_text() == "mine"
-
-
-def test_a_list_names_no_file_but_those_of_runs(tmp_path: Path) -> None:
-    fill(tmp_path, {"a/victim", "run/notes.txt", "run/last.pt"})
-    names = "../a/victim\nnotes.txt\n/etc/passwd\nlast.pt"
-    checksum = zlib.crc32(names.encode())
-    (tmp_path / "run" / LIST).write_text(f"{names}\n# {checksum:08x}\n")
-    assert find_owned(tmp_path / "run") == [tmp_path / "run" / "last.pt"]
 
 
 def test_a_run_is_resumed_from_its_last_checkpoint(tmp_path: Path) -> None:
@@ -444,7 +432,7 @@ def test_a_restart_of_torchrun_resumes_its_own_run(
     else:
         assert "contains a run" in refused(tmp_path)
     (tmp_path / "last.pt").write_bytes(b"corrupt")
-    assert "contains a run" in refused(tmp_path)
+    assert "last.pt: not of the run, which would replace it" in refused(tmp_path)
     (tmp_path / "last.pt").unlink()
     assert opened(tmp_path).content is None
 
@@ -544,15 +532,22 @@ def test_temporary_files_of_a_kill_are_removed(tmp_path: Path) -> None:
 OTHERS = {"notes.txt", "evaluation/notes.txt", "evaluation/old/scores.json", "epoch_1.txt"}
 RUN_FILES = {
     "last.pt", "last.1.pt", "best.pt", "epoch_0005.pt", "metrics.csv", "samples.png",
-    "profile.json", "report.html", "events.out.tfevents.1.host",
+    "profile.json", "report.html", "events.out.tfevents.1.host.unet_ddp",
     *(f"evaluation/{name}" for name in EVALUATION_FILES),
 }  # fmt: skip
 
 
-def fill(folder: Path, names: set[str]) -> None:
+PATTERN = {
+    "epoch_0005.pt": "epoch_[0-9]*.pt",
+    "events.out.tfevents.1.host.unet_ddp": "events.out.tfevents.*.unet_ddp",
+}
+
+
+def fill(folder: Path, names: set[str], *, by_run: bool = False) -> None:
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("of the run before")
+        head = HEADS.get(PATTERN.get(name, name), b"") if by_run else b""
+        (folder / name).write_bytes(head + b"of before")
 
 
 def files_in(folder: Path) -> set[str]:
@@ -563,37 +558,28 @@ def files_in(folder: Path) -> set[str]:
 def test_a_new_run_deletes_the_files_of_a_run_and_no_others(
     tmp_path: Path, others: set[str]
 ) -> None:
-    fill(tmp_path, RUN_FILES | others)
-    with open_folder(tmp_path, overwrite=True):
-        assert files_in(tmp_path) == {".lock", LIST, "config.yaml", "split.csv"} | others
-    assert (tmp_path / "evaluation").exists() == bool(others)
+    fill(tmp_path, others)
+    fill(tmp_path, RUN_FILES, by_run=True)
+    with open_folder(tmp_path, overwrite=True) as folder:
+        assert files_in(tmp_path) == {".lock", *others, *(f".replaced/{n}" for n in RUN_FILES)}
+        assert (tmp_path / "evaluation").exists() == bool(others)
+        folder.begin(make_data(), make_state(), Resumed())
+        assert files_in(tmp_path) == {".lock", "last.pt", "config.yaml", "split.csv"} | others
 
 
 def test_a_resumed_run_deletes_nothing_and_its_settings_are_written(tmp_path: Path) -> None:
-    fill(tmp_path, RUN_FILES)
+    fill(tmp_path, RUN_FILES, by_run=True)
     config = replace(config_of(tmp_path), optimization=replace(TrainConfig().optimization, seed=8))
-    resumed = Resumed({"best": {"score": -math.inf, "epoch": 0}, "run": "first"})
+    resumed = Resumed(
+        {"best": {"score": -math.inf, "epoch": 0}, "run": "first"}, tmp_path / "last.pt"
+    )
     with RunFolder(config, World(), [].append) as folder:
-        folder.claim(config, make_data("ab", "c"), resumed, ABOUT)
-    assert files_in(tmp_path) == RUN_FILES | {LIST, "config.yaml", "split.csv"}
+        folder.claim(config, resumed, ABOUT)
+        folder.begin(make_data("ab", "c"), make_state(), resumed)
+    assert files_in(tmp_path) == RUN_FILES | {"config.yaml", "split.csv"}
     assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == config.to_dict()
     lines = (tmp_path / "split.csv").read_text().splitlines()
     assert [line.rpartition(",")[2] for line in lines[1:]] == ['"training"'] * 2 + ['"validation"']
-
-
-def test_a_full_disk_at_the_start_is_a_mistake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    message = r": No space left on device; free some space, or"
-    with monkeypatch.context() as patch:
-        patch.setattr(folder_module, "save_config", full)
-        with pytest.raises(UserError, match=message), open_folder(tmp_path):
-            pass
-    (tmp_path / "config.yaml").write_text("mine")  # the run that failed has written none
-    assert "config.yaml: not of the run" in refused(tmp_path, overwrite=True)
 
 
 # -- saving -------------------------------------------------------------------------------------
@@ -616,9 +602,7 @@ def test_what_is_written_is_the_state_when_save_was_called(
 
     def slowly(path: Path, content: dict[str, Any], **how: bool) -> None:
         assert gate.wait(30)
-        written.append(
-            (path.name.removeprefix(".new."), float(content["model"]["0.weight"].flatten()[0]))
-        )
+        written.append((path.name, float(content["model"]["0.weight"].flatten()[0])))
         save(path, content, **how)
 
     monkeypatch.setattr(checkpoint, "save", slowly)
@@ -642,7 +626,7 @@ def test_the_files_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     order, save = [], checkpoint.save
 
     def noted(path: Path, content: dict[str, Any], *, keep_previous: bool) -> None:
-        order.append((path.name.removeprefix(".new."), keep_previous))
+        order.append((path.name, keep_previous))
         save(path, content, keep_previous=keep_previous)
 
     monkeypatch.setattr(checkpoint, "save", noted)
@@ -929,8 +913,8 @@ def resumed_run(
         assert resumed.content is not None
         state = make_state(make_network().float())
         resumed.restore(state)
-        folder.claim(config, make_data(), resumed, ABOUT)
-        folder.begin(state, resumed, World())
+        folder.claim(config, resumed, ABOUT)
+        folder.begin(make_data(), state, resumed)
         yield state, folder, [*resumed.notes, *lines]
 
 
@@ -1044,7 +1028,7 @@ def test_a_restart_of_a_run_that_went_back_continues_it(
 
 def test_untrained_weights_are_not_kept(tmp_path: Path) -> None:
     with open_folder(tmp_path, run={"save_every": 1}) as folder:
-        folder.begin(make_state(), Resumed(), World())
+        folder.begin(make_data(), make_state(), Resumed())
     assert not list(tmp_path.glob("epoch_*"))
 
 

@@ -23,7 +23,7 @@ KEPT: list[Acts] = [
     [("start", "a", ["--stop-after=2epochs", "--lr=1e-9"], Fault("ENOSPC", on="best.pt"), False, None)],
     *[
         [
-            ("start", "", ["--stop-after=1"], fault, False, None),  # after the list of its files
+            ("start", "", ["--stop-after=1"], fault, False, None),
             ("place", "", "config.yaml", "lr: 0.1"),
             ("start", "", ["--stop-after=1"], None, False, None),
         ]
@@ -33,15 +33,6 @@ KEPT: list[Acts] = [
     [
         ("start", "-r", ["--resume", "--patience=1", "--validation=0"],
          Fault("EDQUOT", 0, lasts=True), False, None),  # the folder
-    ],
-    *[
-        [
-            ("start", "", [], None, False, None),
-            ("spoil", "", ".files", how, 0.5),
-            ("start", "", flags, None, False, None),
-        ]
-        for how in ("empty", "cut")
-        for flags in ([], ["--resume", "--epochs=3"])
     ],
 ]  # fmt: skip
 """Acts that once broke a promise, as `benchmarks.search` prints them."""

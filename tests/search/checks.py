@@ -37,12 +37,18 @@ def check_run(run: Run, folder: Path, own: set[Path], start: Start) -> None:
     """Check the files of a run; `own` are the user's."""
     settled = not start.killed and start.status not in (1, 2)
     saves = {path.name: read(path) for path in folder.glob("[!.]*.pt") if path not in own}
+    is_aside = (folder / ".replaced").is_dir() and not (folder / "last.pt").exists()
+    if is_aside:  # of a start that was killed: the next one moves it back
+        saves |= {path.name: read(path) for path in folder.glob(".replaced/*.pt")}
     found = {n: s for n, s in saves.items() if s and s.position[0] >= 0 and n not in run.spoiled}
     newest = max((s.position for s in found.values()), default=None)
     if run.position is not None:
         expect(newest is not None, f"no checkpoint, after a save at {run.position}")
         expect(newest >= run.position, f"newest {newest}, after a save at {run.position}")
     last = found.get("last.pt")
+    if is_aside:
+        expect(not settled, "ended with the run before set aside")
+        return
     if last is None:
         is_spoiled = "last.pt" in run.spoiled  # a run that was over writes it no more
         expect(not settled or is_spoiled or run.position is None, "ended without last.pt")

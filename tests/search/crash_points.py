@@ -119,14 +119,13 @@ def record(phase: str, root: Path, data: Path) -> list[State]:
     done = sure = run
     for k, operation in enumerate(noted.log):
         disk.do(operation)
-        if operation.name == "rename" and operation.other.endswith("/last.pt"):
+        if operation.name == "rename" and operation.other.endswith("/a/last.pt"):
             done = Run(done.position, dict(done.models))
             done.follow(saves.pop(0))
         elif operation.name == "fsync" and operation.path.endswith("/a"):
             sure = done
-        elif "--overwrite" in flags and done is run and operation.name in ("unlink", "rename"):
-            position = None if phase == "overwrite" else min(old or (0, 0), (1, 0))
-            run = done = sure = Run(position, dict(run.models))
+        elif phase == "go back" and done is run and operation.name in ("unlink", "rename"):
+            run = done = sure = Run(min(old or (0, 0), (1, 0)), dict(run.models))
         after = noted.log[k + 1] if k + 1 < len(noted.log) else Operation("", "")
         if (after.name, after.path) == (operation.name, operation.path):
             continue

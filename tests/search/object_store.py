@@ -38,12 +38,13 @@ from tests.object_store import MemoryBucket
 from tests.runs.test_folder import ABOUT, SAVED, config_of
 from tests.tiny import make_data, make_state
 from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.checkpoints.run_files import HEADS
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.extras.cloud import Url, mirror, read
 from unet_ddp.extras.cloud.pointer import find_newest
-from unet_ddp.extras.report.write import write_owned
+from unet_ddp.files import write_text
 from unet_ddp.runs import folder
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.lock import HELD
@@ -265,7 +266,7 @@ class Scenario:
                 resumed = run.open(config)
                 self.check_resumed(machine, resumed, stored)
                 self.deletes |= resumed.is_new  # what it overwrites may go at any moment now
-                run.claim(config, make_data(), resumed, {n: SAVED[n] for n in ABOUT})
+                run.claim(config, resumed, {n: SAVED[n] for n in ABOUT})
                 self.deletes &= not resumed.is_new
                 self.stored *= not resumed.is_new
                 self.train(machine, run, resumed)
@@ -282,7 +283,7 @@ class Scenario:
         else:
             self.new_state(state, None)
         rows = CsvWriter(run.path / "metrics.csv", after=state.done)
-        run.begin(state, resumed, World())
+        run.begin(make_data(), state, resumed)
         number = self.number_of({"model": state.network.state_dict()})
         while state.epoch < EPOCHS:
             task = self.tasks.current
@@ -310,7 +311,9 @@ class Scenario:
         run.wait()
         run.finish(state, StopReason(is_limit=True) if state.epoch < EPOCHS else None)
         if state.epoch == EPOCHS:
-            write_owned(run.path / "report.html", f"of state {number}")
+            write_text(
+                run.path / "report.html", f"{HEADS['report.html'].decode()}of state {number}"
+            )
 
     def new_state(self, state: Any, before: int | None, epoch: int = 0) -> int:
         number = len(self.epochs) + 1

@@ -64,11 +64,13 @@ class World:
         self.acts.append(("start", name, list(flags), fault, late, launcher))
         run = self.runs.setdefault(name, Run())
         before, noted = self._others(name), list[Saved]()
-        found = [read(self.folder(name) / file) for file in ("last.pt", "last.1.pt")]
+        files = ("last.pt", "last.1.pt", ".replaced/last.pt", ".replaced/last.1.pt")
+        found = [read(self.folder(name) / file) for file in files]
         promised = max((s.position for s in found if s and run.position), default=None)
 
         def note(path: Path) -> None:
-            if path == self.folder(name) / "last.pt" and (saved := read(path)):
+            is_last = path == self.folder(name) / "last.pt"
+            if is_last and (saved := read(path)) and saved != found[2]:  # moved back
                 noted.append(saved)
                 run.follow(saved)
 
@@ -139,10 +141,11 @@ class World:
     def _settle(self, run: Run, start: Start, noted: list[Saved]) -> None:
         """Learn what is promised after a start."""
         is_lost = "--overwrite" in start.flags and (start.status != 2 or start.fault is not None)
-        if is_lost and not noted:  # the user agreed to it; otherwise `note` has followed
+        if is_lost and not noted:  # the user agreed to go back; otherwise `note` has followed
             source = names_file(start.flags)
             saved = read(self.root / source) if source and run.position else None
-            run.position = min(run.position, saved.position) if saved and run.position else None
+            if saved and run.position:
+                run.position = min(run.position, saved.position)
         is_new = noted and not re.search("^resuming", start.out, re.MULTILINE)
         if is_new and "metrics.csv" not in run.spoiled:
             run.has_lost_rows = False
@@ -152,9 +155,8 @@ class World:
         place, others = self.folder(name), {}
         for path in self.root.rglob("*"):
             inside = path.relative_to(place).parts if path.is_relative_to(place) else ("", "")
-            is_own = len(inside) < 2 or (
-                inside[0] == "evaluation" and "evaluation" not in self.runs
-            )
+            is_own = len(inside) < 2 or inside[0] == ".replaced"
+            is_own |= inside[0] == "evaluation" and "evaluation" not in self.runs
             if (
                 path.is_file()
                 and not is_own

@@ -9,15 +9,13 @@ import pickle
 import shutil
 import warnings
 import zipfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unet_ddp.checkpoints.owned import owning
+from unet_ddp.checkpoints.run_files import check_free
 from unet_ddp.errors import RunError, UserError, shorten
 from unet_ddp.files import as_path, replacing
 from unet_ddp.files.contents import advise_on, describe_content
@@ -26,7 +24,6 @@ from unet_ddp.network.whole_tensors import is_whole
 FORMAT = 1
 _IS_DIRECTORY = 0x10  # of a zip record's external attributes
 
-Writing = Callable[[Path], AbstractContextManager[Path]]
 Content = dict[str, Any]
 """Tensors and plain values."""
 
@@ -52,16 +49,8 @@ def save(path: Path, content: Content, *, keep_previous: bool = False) -> None:
             _keep_previous(path)
 
 
-def save_all(
-    folder: Path,
-    files: dict[str, Content],
-    *,
-    keep_previous: bool = True,
-    writing: Writing = owning,
-) -> str:
+def save_all(folder: Path, files: dict[str, Content], *, keep_previous: bool = True) -> str:
     """Write checkpoints by name, in this order, and take those that are written out of `files`.
-
-    `writing` yields where to write a file.
 
     Returns:
         Why the first of those that are left could not be written; empty if all are.
@@ -79,8 +68,9 @@ def save_all(
     refusal = ""
     for name in list(files):
         try:
-            with writing(folder / name) as path:
-                save(path, files[name], keep_previous=keep_previous and name == "last.pt")
+            if name.startswith("epoch_"):  # of the others the start has made sure
+                check_free(folder, [name])
+            save(folder / name, files[name], keep_previous=keep_previous and name == "last.pt")
         except UserError as error:  # the user has an epoch_0005.pt: the others go on
             refusal = str(error)
             continue
@@ -100,19 +90,19 @@ def previous(path: Path) -> Path:
 
 def _keep_previous(path: Path) -> None:
     """Give the file a second name, so that it is never without one; a copy, where it can't have two."""
-    with owning(previous(path)) as to:
-        second = path.with_name(f".{to.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-        try:
-            os.link(path, second)
-        except OSError:
-            with replacing(to, durable=True) as copy:
-                shutil.copyfile(path, copy)
-            return
-        try:
-            second.replace(to)
-        except OSError:
-            second.unlink()
-            raise
+    to = previous(path)
+    second = path.with_name(f".{to.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    try:
+        os.link(path, second)
+    except OSError:
+        with replacing(to, durable=True) as copy:
+            shutil.copyfile(path, copy)
+        return
+    try:
+        second.replace(to)
+    except OSError:
+        second.unlink()
+        raise
 
 
 def load_or_previous(path: Path) -> tuple[Content, Path, str]:

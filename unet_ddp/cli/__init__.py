@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import tyro
 
+from unet_ddp import __version__
 from unet_ddp.cli.help import format_help
 from unet_ddp.cli.recipes import (
     Scalar,
@@ -197,7 +198,9 @@ def save_config(config: TrainConfig, path: Path) -> None:
     """Write `config` as a recipe that starts the same run, --wandb aside; whole or not at all."""
     import yaml
 
-    write_text(path, yaml.safe_dump(config.to_dict(), sort_keys=False))
+    write_text(
+        path, f"# unet_ddp {__version__}\n" + yaml.safe_dump(config.to_dict(), sort_keys=False)
+    )
 
 
 def read_recipe(path: Path | str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Annotated, Literal, NoReturn
 import numpy as np
 import torch
 
-from unet_ddp.checkpoints.owned import EVALUATION_FILES
+from unet_ddp.checkpoints.run_files import EVALUATION_FILES
 from unet_ddp.checkpoints.weights import find_model, read_model
 from unet_ddp.cli import parse
 from unet_ddp.data.groups import group_names

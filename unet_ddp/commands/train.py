@@ -142,12 +142,12 @@ def prepare(config: TrainConfig, folder: RunFolder, world: World, began: float) 
         config, data, state, loaders, world, stop.request_stop, parts.log_uncompiled
     )
     folder.on_saved = tracker.saved
-    # Only now, as nothing can be wrong any more: --overwrite deletes, config.yaml is written.
+    # Only now, as nothing can be wrong any more: what --overwrite replaces is moved aside.
     metadata = partial(build_metadata, config, spec, data, loaders, world)  # read by one rank
-    world.on_main(lambda: folder.claim(config, data, resumed, metadata()))
+    world.on_main(lambda: folder.claim(config, resumed, metadata()))
     tracker.log(resumed.notes, data.notes, loaders.notes, spec.notes)
     tracker.log(describe_run(config, spec, state, loaders, world))
-    folder.begin(state, resumed, world)  # no thread may write when processes are forked
+    world.on_main(lambda: folder.begin(data, state, resumed))  # no thread may write at a fork
     tuner = data.labels.tuner(data, world, resize_masks=config.data.resize_masks)
     limit = config.launch.last_step(state.steps_per_epoch)
     return Run(config, data, resumed, state, loaders, folder, tracker, stop, world, tuner, limit)

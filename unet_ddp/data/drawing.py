@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from unet_ddp.data.labels import Labels
@@ -33,8 +34,11 @@ def class_colours(labels: Labels) -> dict[int, Colour]:
 
 
 def save_picture(picture: Tensor, path: Path) -> None:
-    """Write a (3, H, W) uint8 picture as PNG."""
-    Image.fromarray(picture.permute(1, 2, 0).numpy()).save(path, format="PNG")
+    """Write a (3, H, W) uint8 picture as PNG, which says that unet_ddp made it."""
+    about = PngInfo()
+    about.add_text("Software", "unet_ddp")
+    pixels = picture.permute(1, 2, 0).numpy()
+    Image.fromarray(pixels).save(path, format="PNG", pnginfo=about)
 
 
 def to_rgb(image: Pixels) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unet_ddp.checkpoints.owned import EVALUATION_FILES, LIST, owning
+from unet_ddp.checkpoints.run_files import EVALUATION_FILES
 from unet_ddp.data.csv_cells import format_row
 from unet_ddp.evaluation.results import COLUMNS, ClassScores, Evaluation
 from unet_ddp.files import replacing, write_errors
@@ -124,18 +124,10 @@ def _csv(heading: Sequence[str], rows: Iterable[Row]) -> str:
 
 
 def write_results(folder: Path, files: Mapping[str, str]) -> None:
-    """Write all `files` (text by name) or none, in place of earlier results.
-
-    Those that are new in the folder of a run are then the run's: a run that replaces it deletes them.
-    """
-    run = folder.parent
-    is_run = folder.name == "evaluation" and (run / LIST).is_file()
+    """Write all `files` (text by name) or none, in place of earlier results."""
     with write_errors(folder, "make room, or use another --output"), ExitStack() as stack:
         for name, text in files.items():  # the stack replaces them after the last is written
-            path = folder / name
-            if is_run and not path.exists():
-                path = stack.enter_context(owning(path, run))
-            temporary = stack.enter_context(replacing(path))
+            temporary = stack.enter_context(replacing(folder / name))
             temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
         for name in set(EVALUATION_FILES) - set(files):
             (folder / name).unlink(missing_ok=True)

@@ -7,22 +7,20 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from uuid import uuid4
 
 from unet_ddp.checkpoints.file import Content, copy_to_host, save_all
-from unet_ddp.checkpoints.owned import (
+from unet_ddp.checkpoints.run_files import (
     LATE,
-    adopt_run,
     check_free,
-    delete_owned,
     find_checkpoints,
     may_write,
-    owning,
-    settle_list,
+    set_aside,
+    settle,
 )
 from unet_ddp.cli import save_config
 from unet_ddp.config import TrainConfig
@@ -33,7 +31,7 @@ from unet_ddp.distributed.device import start_thread
 from unet_ddp.distributed.hosts import launcher_names
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError
+from unet_ddp.errors import RunError, UserError
 from unet_ddp.files import as_local_path, is_address, make_writable, write_errors, write_text
 from unet_ddp.runs.lock import lock_folder, unlock_folder
 from unet_ddp.runs.mirror import Mirror
@@ -128,7 +126,7 @@ class RunFolder:
         lock = lock_folder(self.path, "--checkpoints or --exp-name")
         self._unlock = partial(unlock_folder, lock, self.path) if is_new else lock.close
         with write_errors(self.path, _ADVICE):
-            settle_list(self.path)
+            settle(self.path)
         self._mirror.open(self.launchers)
         path = choose_checkpoint(config, self.launchers, self._torchruns)
         if path is not None:
@@ -141,10 +139,8 @@ class RunFolder:
             raise contains_a_run(self.path, existing)
         return Resumed()
 
-    def claim(
-        self, config: TrainConfig, data: PreparedData, resumed: Resumed, metadata: Content
-    ) -> None:
-        """Write the settings and the split; a new run first deletes what the folder contained.
+    def claim(self, config: TrainConfig, resumed: Resumed, metadata: Content) -> None:
+        """Take the folder for the run; a new one first moves aside what the folder contained.
 
         `metadata` is the part of each checkpoint that stays the same.
 
@@ -159,28 +155,36 @@ class RunFolder:
         self._keeps_previous = resumed.is_new or resumed.source == self.last  # no corrupt file
         with write_errors(self.path, _ADVICE if resumed.is_new else "free some space"):
             if resumed.is_new:
-                delete_owned(self.path)
-            else:
-                best = {"best.pt"} if resumed.has_best else set()
-                adopt_run(self.path, {"last.pt", "last.1.pt", resumed.source.name} | best)
-            if not resumed.is_new and resumed.source.name == resume != self.last.name:
+                set_aside(self.path)
+            elif resumed.source.name == resume != self.last.name:
                 delete_later(self.path, resumed)
-            with owning(self.path / "config.yaml") as path:
-                save_config(config, path)
-            with owning(self.path / "split.csv") as path:
-                write_split(data.split, data.groups, path)
-            for name, text in resumed.files.items():
-                with owning(self.path / name) as path:
-                    write_text(path, text, durable=True)
-        if resumed.source == self.last and not resumed.due:  # which `begin` saves first
-            self._mirror.saved()
 
-    def begin(self, state: TrainState, resumed: Resumed, world: World) -> None:
-        """Save a new run, so that a kill finds one to resume; on return no thread writes."""
+    def begin(self, data: PreparedData, state: TrainState, resumed: Resumed) -> None:
+        """Save the run, so that a kill finds one to resume; then write its settings and its split.
+
+        On return no thread writes.
+
+        Raises:
+            UserError: a new run can't be saved: what the folder contained is there again.
+        """
         self._unsaved |= resumed.due
-        if resumed.is_new or resumed.source != self.last or resumed.due:
+        saves = resumed.is_new or resumed.source != self.last or bool(resumed.due)
+        if saves:
             self.save(state)
-        world.on_main(self.wait)
+        failure = self._finish_write()
+        if failure and resumed.is_new:
+            self._unsaved = {}
+            settle(self.path)
+            raise UserError(f"{failure}; {_ADVICE}")
+        self._warn(failure)
+        with write_errors(self.path, "free some space"):
+            settle(self.path)  # what was moved aside
+            save_config(self._config, self.path / "config.yaml")
+            write_split(data.split, data.groups, self.path / "split.csv")
+            for name, text in resumed.files.items():
+                write_text(self.path / name, text, durable=True)
+        self._mirror.saved()
+        self._mirror.log_failures(waits=True)
 
     def is_due(self, step: int) -> bool:
         """Return whether last.pt is to be written after this step of the run, in mid-epoch."""
@@ -203,7 +207,7 @@ class RunFolder:
             RunError: the earlier one found a weight that is not finite, or another start has taken
                 the run over.
         """
-        self._finish_write()
+        self._warn(self._finish_write())
         self._mirror.log_failures(waits=False)
         self._saved = time.monotonic()
         if labels is not None:
@@ -231,18 +235,19 @@ class RunFolder:
             RunError: a weight is not finite, and nothing was written; or another start has taken the
                 run over.
         """
-        self._finish_write()
+        self._warn(self._finish_write())
         self._mirror.log_failures(waits=True)
 
-    def _finish_write(self) -> None:
+    def _finish_write(self) -> str:
+        """Wait for the thread that writes; return why it could not, if so."""
         writing, self._writing = self._writing, None
-        if writing is None:
-            return
         try:
-            failure = writing.result()
+            return writing.result() if writing else ""
         except RunError:
             self._unsaved = {}
             raise
+
+    def _warn(self, failure: str) -> None:
         if failure:
             self._log(
                 f"warning: {failure}: the old file is kept; training continues, and the next save "
@@ -280,7 +285,7 @@ class RunFolder:
     def _write(self, folder: Path, files: dict[str, Content]) -> str:
         """Write checkpoints, take those that are written out of `files`; see `save_all`."""
         if folder != self.path:
-            return save_all(folder, files, keep_previous=False, writing=nullcontext)
+            return save_all(folder, files, keep_previous=False)
         names = list(files)
         with self._mirror.saving:
             failure = save_all(folder, files, keep_previous=self._keeps_previous)

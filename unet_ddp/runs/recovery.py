@@ -12,7 +12,7 @@ import torch
 
 from unet_ddp.checkpoints.description import Best, Description, SavedRun, check_content
 from unet_ddp.checkpoints.file import Content, load, load_or_previous, previous
-from unet_ddp.checkpoints.owned import delete_files, find_checkpoints
+from unet_ddp.checkpoints.run_files import find_checkpoints
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, count_of
 from unet_ddp.runs.resume import Resumed
@@ -179,15 +179,14 @@ def _find_best(folder: Path, content: Content) -> tuple[Content, dict[str, Conte
 def delete_later(folder: Path, resumed: Resumed) -> None:
     """Delete what came after the checkpoint that --overwrite goes back to, last.pt excepted."""
     assert resumed.content is not None
-    kept, later = resumed.content["position"]["epoch"], []
+    kept = resumed.content["position"]["epoch"]
     for path in find_checkpoints(folder):
         number = path.stem.removeprefix("epoch_")
         is_later = number.isdecimal() and int(number) > kept
         is_other = path.name == "best.pt" and not resumed.has_best
         is_previous = path.name == "last.1.pt" and path != resumed.source
         if is_later or is_other or is_previous:
-            later.append(path)
-    delete_files(folder, later)
+            path.unlink()
 
 
 def compose_best(content: Content) -> Content:

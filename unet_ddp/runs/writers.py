@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unet_ddp.checkpoints.owned import EVENTS, owning
+from unet_ddp.checkpoints.run_files import EVENTS
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.errors import UserError, one_line
@@ -196,8 +196,7 @@ class CsvWriter:
             columns = dict.fromkeys([*rows[0], *columns])
         columns = list(columns)
         with (
-            owning(self.path) as path,
-            replacing(path, durable=True) as temporary,
+            replacing(self.path, durable=True) as temporary,
             temporary.open("w", newline="", encoding="utf-8") as file,
         ):
             writer = csv.DictWriter(file, columns)
@@ -220,7 +219,7 @@ class CsvWriter:
         if not self.columns:
             writer.writeheader()
         writer.writerows(self._due)
-        with owning(self.path) as path, open_own(path, "a") as file:
+        with open_own(self.path, "a") as file:
             append_whole(file.fileno(), text.getvalue().encode())  # before last.pt has the epoch
         self.columns, self._due = columns, []
 

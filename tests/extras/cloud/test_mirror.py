@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from tests.object_store import MemoryBucket, ObjectStore
 from tests.runs.test_folder import ABOUT, SAVED, config_of
 from tests.tiny import make_data, make_state
 from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.checkpoints.run_files import HEADS
 from unet_ddp.distributed.stop_signal import StopReason
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
@@ -35,7 +37,7 @@ from unet_ddp.extras.cloud import (
     working_folder,
 )
 from unet_ddp.extras.cloud.pointer import find_newest
-from unet_ddp.extras.report.write import write_owned
+from unet_ddp.files import write_text
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.resume import Resumed
 from unet_ddp.training.state import TrainState
@@ -69,7 +71,13 @@ class Machine:
 
     def claim(self, folder: RunFolder, resumed: Resumed) -> None:
         about = {name: SAVED[name] for name in ABOUT}
-        folder.claim(self.config, make_data(), resumed, about)
+        folder.claim(self.config, resumed, about)
+        if resumed.is_new:
+            for name in ("config.yaml", "split.csv"):
+                (folder.path / name).write_bytes(HEADS[name])
+        elif resumed.source == folder.last and not resumed.due:
+            with mock.patch.object(mirror.CloudMirror, "log_failures"):  # nor waits for the copy
+                folder.begin(make_data(), make_state(), resumed)
 
     def resumed(self, **launch: Any) -> Resumed:
         with self.opened(**launch) as (_, resumed):
@@ -138,8 +146,8 @@ def test_a_save_is_put_as_it_is_on_the_disk_and_two_are_kept(one: Machine) -> No
         for name in ("last.pt", "best.pt"):
             assert read(find_newest(one.address / name)) == (folder.path / name).read_bytes()
         assert read(one.address / "best.pt") == (folder.path / "best.pt").read_bytes()
-        write_owned(folder.path / "report.html", "a page")
-    assert read(one.address / "report.html") == b"a page"  # written after the last save
+        write_text(folder.path / "report.html", HEADS["report.html"].decode())
+    assert read(one.address / "report.html") == HEADS["report.html"]  # written after the last save
     assert objects(one.address) == {
         *FILES, "best.pt", "report.html", *(k for k in objects(one.address) if "last/" in k)
     }  # fmt: skip
@@ -155,7 +163,7 @@ def test_only_what_has_changed_is_put(one: Machine, monkeypatch: pytest.MonkeyPa
             monkeypatch.setattr(
                 module, "put", lambda p, *a, **h: names.append(p.name) or PUT(p, *a, **h)
             )
-        write_owned(folder.path / "metrics.csv", "step\n")
+        write_text(folder.path / "metrics.csv", "epoch,step,\n")
         save(folder, 2)
         # Once for the name of the new file, and once for the checkpoint.
         assert [*names[:2], names[3]] == ["last.json", "metrics.csv", "last.json"]
@@ -253,7 +261,7 @@ def test_a_command_that_puts_a_file_of_the_run_does_not_end_it(
     with one.run() as folder:
         save(folder, 1)
         monkeypatch.setattr(pointer, "put", put_after_a_command)
-        write_owned(folder.path / "metrics.csv", "step\n")
+        write_text(folder.path / "metrics.csv", "epoch,step,\n")
         save(folder, 2)
         folder.finish(state_after(2), None)
     files = set(json.loads(read(one.address / "last.json"))["files"])
@@ -289,16 +297,16 @@ def test_a_put_of_a_start_that_has_lost_comes_too_late(
 ) -> None:
     """Found by a search: rows of one start beside the last.pt of another."""
     with one.run() as folder:
-        write_owned(folder.path / "metrics.csv", "epoch\n1\n")
+        write_text(folder.path / "metrics.csv", "epoch,step,\n1\n")
         save(folder, 1)
-        write_owned(folder.path / "metrics.csv", "epoch\n1\n2 of one\n")
+        write_text(folder.path / "metrics.csv", "epoch,step,\n1\n2 of one\n")
         gate = Gate(monkeypatch, "metrics.csv")
         folder.save(state_after(2))
         assert gate.reached.wait(60)
         is_new = others == "a new run"
         with two.run(**{"overwrite": True} if is_new else {"resume": "auto"}) as other:
             if not is_new:
-                write_owned(other.path / "metrics.csv", "epoch\n1\n2 of two\n")
+                write_text(other.path / "metrics.csv", "epoch,step,\n1\n2 of two\n")
             save(other, 3)
         gate.opened.set()
         with pytest.raises(RunError, match="another start has taken the run over"):
@@ -307,7 +315,7 @@ def test_a_put_of_a_start_that_has_lost_comes_too_late(
     if is_new:
         assert "metrics.csv" not in names
     else:
-        assert read(one.address / "metrics.csv") == b"epoch\n1\n2 of two\n"
+        assert read(one.address / "metrics.csv") == b"epoch,step,\n1\n2 of two\n"
 
 
 @pytest.mark.parametrize("kind", ["throttled", "cut", "unheard"])
@@ -441,7 +449,7 @@ def test_a_run_that_was_continued_elsewhere_ends_and_puts_nothing(
 def test_another_machine_resumes_from_storage(one: Machine, two: Machine) -> None:
     with one.run() as folder:
         save(folder, 1, is_best=True)
-        write_owned(folder.path / "metrics.csv", "step\n4\n")
+        write_text(folder.path / "metrics.csv", "epoch,step,\n4\n")
         save(folder, 2)
     best = json.loads(read(one.address / "last.json"))["best"]
     with two.run(resume="auto") as folder:
@@ -465,7 +473,7 @@ def test_a_start_that_is_killed_while_it_copies_is_begun_again(
 ) -> None:
     """Else it would go on, and be put, without the rows and the best network of before."""
     with one.run() as folder:
-        write_owned(folder.path / "metrics.csv", "step\n4\n")
+        write_text(folder.path / "metrics.csv", "epoch,step,\n4\n")
         save(folder, 1, is_best=True)
     with two.run(resume="auto"):
         pass
@@ -478,7 +486,7 @@ def test_a_start_that_is_killed_while_it_copies_is_begun_again(
         patch.setattr(working_folder, "read_chunks", die)  # at metrics.csv
         two.resumed(resume="auto")
     with two.run(resume="auto") as run:
-        assert (run.path / "metrics.csv").read_text() == "step\n4\n"
+        assert (run.path / "metrics.csv").read_text() == "epoch,step,\n4\n"
         assert weight(checkpoint.load(run.path / "best.pt")) == 1
 
 
@@ -673,13 +681,13 @@ def test_files_that_could_not_be_put_are_kept_by_the_next_run(
     """last.pt was put, metrics.csv was not: the error names the folder, so a new run keeps it."""
     with one.run() as folder:
         save(folder, 1)
-        write_owned(folder.path / "metrics.csv", "step\n7\n")
+        write_text(folder.path / "metrics.csv", "epoch,step,\n7\n")
         broken.append("no answer")
         with pytest.raises(RunError, match="no answer; its files are in"):
             folder.finish(state_after(1), None)
     broken.clear()
     with one.run(overwrite=True) as folder:
-        assert (folder.path / "kept-1" / "metrics.csv").read_text() == "step\n7\n"
+        assert (folder.path / "kept-1" / "metrics.csv").read_text() == "epoch,step,\n7\n"
 
 
 def test_a_kill_between_checkpoint_and_pointer_leaves_the_one_before(

@@ -10,14 +10,7 @@ from itertools import count
 from pathlib import Path
 
 from unet_ddp.checkpoints.file import load
-from unet_ddp.checkpoints.owned import (
-    delete_owned,
-    find_owned,
-    is_name_of_run,
-    may_write,
-    owning,
-    record_owned,
-)
+from unet_ddp.checkpoints.run_files import find_files, is_name_of_run, may_write
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud.clients import StorageError
@@ -154,8 +147,8 @@ class WorkingFolder(Mirror):
         with replacing(self.last) as temporary:
             self._download_newest(temporary)
             self._keep_unsaved()
-            delete_owned(self.path)
-            record_owned(self.path, {self.last.name})
+            for path in find_files(self.path):
+                path.unlink()
             self._copy({*COPIED} & names - {"best.pt"})
             try:
                 self._copy({"best.pt"} if self._best else {"best.pt"} & names)
@@ -187,7 +180,7 @@ class WorkingFolder(Mirror):
         """Copy files from storage, which need not be put again."""
         for name in names:
             saved = self._best if name == "best.pt" else None
-            with owning(self.path / name) as path, replacing(path) as temporary:
+            with replacing(self.path / name) as temporary:
                 if saved is not None:
                     self.run.download(saved, temporary)
                     continue
@@ -197,7 +190,7 @@ class WorkingFolder(Mirror):
 
     def find_files(self) -> list[Path]:
         """Return the run's files on this machine that storage has, too."""
-        return [path for path in find_owned(self.path) if path.parent == self.path]
+        return [path for path in find_files(self.path) if path.parent == self.path]
 
     def _keep_unsaved(self) -> None:
         """Move the run in the working folder aside if its last state was never put."""

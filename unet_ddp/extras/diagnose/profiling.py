@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch.profiler import profile, schedule
 
-from unet_ddp.checkpoints.owned import owning
-from unet_ddp.errors import UserError
 from unet_ddp.files import replacing
 from unet_ddp.runs.writers import RunInfo
 from unet_ddp.training.step import StepReport
@@ -47,10 +45,10 @@ class StepProfile:
         for line in summarise(profiler.key_averages(), self._device):
             self._log(line)
         try:
-            with owning(self._path) as place, replacing(place) as temporary:
+            with replacing(self._path) as temporary:
                 profiler.export_chrome_trace(str(temporary))
             self._log(f"trace: {self._path}; open it in ui.perfetto.dev")
-        except (OSError, RuntimeError, UserError) as error:
+        except (OSError, RuntimeError) as error:
             self._log(f"warning: {self._path}: can't be written: {error}")
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from unet_ddp.checkpoints.owned import owning
 from unet_ddp.checkpoints.weights import SavedModel, read_model
 from unet_ddp.cli.recipes import Scalar, read_settings
 from unet_ddp.config import TrainConfig
@@ -73,7 +72,7 @@ def write_report(
     All ranks score, as validation does. What is `rare` and predicted badly is logged, too. Without pairs or
     best.pt the page has the curves alone, and `notes` say why; for `network` see `build_model`. A file that can't be read or written is a UserError on every rank.
     """
-    source, evaluation = folder / "best.pt", None
+    source, path, evaluation = folder / "best.pt", folder / "report.html", None
     model = world.on_main(lambda: read_model(source) if source.is_file() else None)
     if model is not None and pairs:
         bfloat16 = all(world.gather(is_faster_in_bfloat16()))
@@ -88,8 +87,10 @@ def write_report(
         badly = describe_rare(evaluation, rare) if evaluation else []
         for line in badly:
             log(line)
-        page = _fill_page(folder, model, evaluation, pictures, [*notes, *badly])
-        return write_owned(folder / "report.html", render(page))
+        text = render(_fill_page(folder, model, evaluation, pictures, [*notes, *badly]))
+        with write_errors(path):
+            write_text(path, text, durable=True)
+        return path
 
     return world.on_main(write)
 
@@ -141,13 +142,6 @@ def render_evaluation(
     return render(page)
 
 
-def write_owned(path: Path, text: str) -> Path:
-    """Write a file of a run's folder, unless the user has one of that name, and return its path."""
-    with write_errors(path), owning(path) as place:
-        write_text(place, text, durable=True)
-    return path
-
-
 def _facts(
     model: SavedModel | None, evaluation: Evaluation | None, epochs: int
 ) -> list[tuple[str, str]]:
@@ -191,7 +185,7 @@ def write_samples(
         truth = sample.mask[0].numpy()
         shown = [predictor.labels.layer(mask) for mask in (truth, prediction.mask)]
         samples.append((image, shown[0], shown[1]))
-    with write_errors(path), owning(path) as place, replacing(place) as temporary:
+    with write_errors(path), replacing(path) as temporary:
         draw_samples(samples, predictor.labels, temporary)
     found = model.run["best"]
     what = f"validation {found['name']} {found['score']:.4f}"

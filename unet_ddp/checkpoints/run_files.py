@@ -1,0 +1,154 @@
+"""The names of a run's files, and how a file of a run is told from one of the user's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unet_ddp.errors import UserError, join_some
+from unet_ddp.files import remove_stale
+
+if TYPE_CHECKING:
+    from unet_ddp.config import TrainConfig
+
+_CHECKPOINT = b"unet_ddp"  # a key of the first record, which is not compressed
+_PAGE = b'<meta name="generator" content="unet_ddp">'
+HEADS = {
+    "last.pt": _CHECKPOINT,
+    "last.1.pt": _CHECKPOINT,
+    "best.pt": _CHECKPOINT,
+    "epoch_[0-9]*.pt": _CHECKPOINT,
+    "config.yaml": b"# unet_ddp",
+    "metrics.csv": b"epoch,step,",
+    "split.csv": b'"image","mask","group","split"',
+    "learning_rate.csv": b"learning_rate,loss",
+    "samples.png": b"Software\0unet_ddp",
+    "profile.json": b'"schemaVersion"',
+    "report.html": _PAGE,
+    "events.out.tfevents.*.unet_ddp": b"",
+    "evaluation/scores.json": b'{\n  "model": ',
+    "evaluation/per_image.csv": b"image,dice,iou,",
+    "evaluation/confusion.csv": b"truth \\ prediction,",
+    "evaluation/threshold.csv": b"threshold,dice,iou,",
+    "evaluation/calibration.csv": b"from,to,pixels,",
+    "evaluation/report.html": _PAGE,
+}
+"""What the first bytes of each file contain. The names are patterns: TensorBoard makes up those of its files."""
+_READ = 4096  # bytes of a file
+EVALUATION_FILES = tuple(
+    name.removeprefix("evaluation/") for name in HEADS if name.startswith("evaluation/")
+)
+"""All that `evaluate` writes; threshold.csv for two classes only."""
+LATE = ("learning_rate.csv", "samples.png", "profile.json", "report.html")
+"""Files that a run that was stopped may not have yet."""
+EVENTS = ".unet_ddp"
+"""The ending of our TensorBoard files."""
+_REPLACED = ".replaced"
+_SHOWN = 20  # files in one message
+
+
+def _find_pattern(name: str) -> str | None:
+    return next((pattern for pattern in HEADS if fnmatchcase(name, pattern)), None)
+
+
+def is_name_of_run(name: str) -> bool:
+    """Return whether a run gives one of its files this name."""
+    return _find_pattern(name) is not None
+
+
+def is_of_run(folder: Path, name: str) -> bool:
+    """Return whether a run has written the file `name` of its folder: by its name, and by its first bytes.
+
+    An empty file counts, as it has nothing to lose.
+    """
+    pattern, path = _find_pattern(name), folder / name
+    if pattern is None or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(_READ)
+    return not head or HEADS[pattern] in head
+
+
+def find_files(folder: Path) -> list[Path]:
+    """Return the files in `folder` that runs have written.
+
+    Its folder evaluation/ is one of `evaluate` if it has scores.json; it may be that of another run.
+    """
+    is_evaluated = is_of_run(folder, "evaluation/scores.json")
+    found: set[Path] = set()
+    for pattern in HEADS:
+        if is_evaluated or "/" not in pattern:
+            found.update(folder.glob(pattern))
+    return [path for path in sorted(found) if is_of_run(folder, str(path.relative_to(folder)))]
+
+
+def find_checkpoints(folder: Path) -> list[Path]:
+    """Return the files that a new run would lose: checkpoints and rows of metrics.csv.
+
+    Without one, the folder has no run.
+    """
+    return [
+        path for path in find_files(folder) if path.suffix == ".pt" or path.name == "metrics.csv"
+    ]
+
+
+def may_write(config: TrainConfig, name: str) -> bool:
+    """Return whether a new run of these settings may give one of its files this name.
+
+    learning_rate.csv is in any case the run's, as its report reads it.
+    """
+    number, every = name.removeprefix("epoch_").removesuffix(".pt"), config.run.save_every
+    if number.isdecimal() and int(number) and name == f"epoch_{int(number):04d}.pt":
+        return every > 0 and int(number) % every == 0
+    if name == "profile.json":
+        return config.launch.profile
+    return name in HEADS
+
+
+def check_free(folder: Path, names: Iterable[str]) -> None:
+    """Raise a UserError if files in `folder` have one of `names` and no run has written them."""
+    paths = [folder / name for name in sorted(names) if not is_of_run(folder, name)]
+    foreign = [str(path) for path in paths if os.path.lexists(path)]
+    if foreign:
+        it = "it" if len(foreign) == 1 else "them"
+        what = join_some(foreign, _SHOWN)
+        raise UserError(f"{what}: not of the run, which would replace {it}: rename {it}")
+
+
+def set_aside(folder: Path) -> None:
+    """Move the files of the run in `folder` into a folder there, until the run that replaces it is saved.
+
+    last.pt is the first: without one, `settle` moves the others back.
+    """
+    for path in sorted(find_files(folder), key=lambda path: path.name != "last.pt"):
+        aside = folder / _REPLACED / path.relative_to(folder)
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(aside)
+    _remove_empty(folder / "evaluation")
+
+
+def settle(folder: Path) -> None:
+    """Complete what a kill has left: a run whose replacement was not saved comes back, else it is deleted."""
+    aside = folder / _REPLACED
+    if aside.is_dir():
+        if not (folder / "last.pt").exists():
+            moved = [path for path in aside.rglob("*") if path.is_file()]
+            for path in sorted(moved, key=lambda path: path.name == "last.pt"):
+                to = folder / path.relative_to(aside)
+                to.parent.mkdir(exist_ok=True)
+                path.replace(to)
+        shutil.rmtree(aside)
+    for temporary in chain(folder.glob(".*.tmp"), folder.glob("evaluation/.*.tmp")):
+        path = temporary.with_name(temporary.name[1:].rsplit(".", 3)[0])
+        if is_name_of_run(str(path.relative_to(folder))):
+            remove_stale([path])
+
+
+def _remove_empty(folder: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
