@@ -198,9 +198,8 @@ def save_config(config: TrainConfig, path: Path) -> None:
     """Write `config` as a recipe that starts the same run, --wandb aside; whole or not at all."""
     import yaml
 
-    write_text(
-        path, f"# unet_ddp {__version__}\n" + yaml.safe_dump(config.to_dict(), sort_keys=False)
-    )
+    settings = yaml.safe_dump(config.to_dict(), sort_keys=False)
+    write_text(path, f"# unet_ddp {__version__}\n{settings}")
 
 
 def read_recipe(path: Path | str) -> dict[str, Any]:
