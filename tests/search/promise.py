@@ -155,8 +155,8 @@ class World:
         place, others = self.folder(name), {}
         for path in self.root.rglob("*"):
             inside = path.relative_to(place).parts if path.is_relative_to(place) else ("", "")
-            is_own = len(inside) < 2 or inside[0] == ".replaced"
-            is_own |= inside[0] == "evaluation" and "evaluation" not in self.runs
+            is_own = len(inside) < 2 or inside[:1] == (".replaced",)
+            is_own |= inside[:1] == ("evaluation",) and "evaluation" not in self.runs
             if (
                 path.is_file()
                 and not is_own
