@@ -19,6 +19,7 @@ else:
     import tomli as tomllib
 
 
+UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 IN_ROOT = ["CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
 
 
@@ -48,9 +49,14 @@ def walk(entries: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def test_each_page_is_in_the_navigation_and_in_the_home_page_s_lists_once() -> None:
+    """But for logs of development: neither the menu nor the search of users has them."""
     pages = Counter(name.removeprefix("docs/") for name in PAGES if name != "README.md")
     settings = tomllib.loads((ROOT / "docs/zensical.toml").read_text(encoding="utf-8"))
-    assert Counter(walk(settings["project"]["nav"])) == pages
+    in_menu = Counter(walk(settings["project"]["nav"]))
+    texts = {page: (ROOT / "docs" / page).read_text(encoding="utf-8") for page in pages}
+    logs = {page for page, text in texts.items() if text.startswith(UNSEARCHED)}
+    assert in_menu + Counter(logs) == pages
+    assert {page for page in pages if page.endswith("-log.md")} < logs
     home = (ROOT / "docs/index.md").read_text(encoding="utf-8")
     lists = home.partition("\n## Tutorials\n")[2]
     assert Counter(["index.md", *re.findall(r"\]\((\w[\w/-]*\.md)\)", lists)]) == pages

@@ -1,4 +1,4 @@
-"""The names of a run's files, and how a file of a run is told from one of the user's."""
+"""Names of a run's files, and the first bytes by which a run knows its own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HEADS = {
     "evaluation/calibration.csv": b"from,to,pixels,",
     "evaluation/report.html": _PAGE,
 }
-"""What the first bytes of each file contain. The names are patterns: TensorBoard makes up those of its files."""
+"""Bytes at the head of each file, by the pattern of its name: TensorBoard makes its names up."""
 _READ = 4096  # bytes of a file
 EVALUATION_FILES = tuple(
     name.removeprefix("evaluation/") for name in HEADS if name.startswith("evaluation/")
