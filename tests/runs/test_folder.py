@@ -256,10 +256,14 @@ MINE = (
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("name", MINE)
-def test_a_file_of_the_users_is_not_replaced(tmp_path: Path, name: str, overwrite: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"), [*((name, "mine") for name in MINE), ("config.yaml", "")]
+)
+def test_a_file_of_the_users_is_not_replaced(
+    tmp_path: Path, name: str, text: str, overwrite: bool
+) -> None:
     """Issue: config.yaml, the recipe of the very run, was deleted by its start."""
-    (tmp_path / name).write_text("mine")
+    (tmp_path / name).write_text(text)
     run = {"save_every": 5 * name.startswith("epoch_")}
     with (
         pytest.raises(UserError) as error,
@@ -270,7 +274,7 @@ def test_a_file_of_the_users_is_not_replaced(tmp_path: Path, name: str, overwrit
     assert line.startswith(f"{tmp_path / name}: not of the run, which would replace it: rename it")
     (tmp_path / name).rename(tmp_path / "mine")
     with open_folder(tmp_path, overwrite=overwrite):
-        assert (tmp_path / "mine").read_text() == "mine"
+        assert (tmp_path / "mine").read_text() == text
 
 
 @pytest.mark.parametrize(

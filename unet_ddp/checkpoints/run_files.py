@@ -64,14 +64,14 @@ def is_name_of_run(name: str) -> bool:
 def is_of_run(folder: Path, name: str) -> bool:
     """Return whether a run has written the file `name` of its folder: by its name, and by its first bytes.
 
-    An empty file counts, as it has nothing to lose.
+    An empty metrics.csv counts: a row that a full disk refused leaves one.
     """
     pattern, path = _find_pattern(name), folder / name
     if pattern is None or not path.is_file():
         return False
     with path.open("rb") as file:
         head = file.read(_READ)
-    return not head or HEADS[pattern] in head
+    return HEADS[pattern] in head or (name == "metrics.csv" and not head)
 
 
 def find_files(folder: Path) -> list[Path]:

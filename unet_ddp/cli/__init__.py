@@ -199,7 +199,7 @@ def save_config(config: TrainConfig, path: Path) -> None:
     import yaml
 
     settings = yaml.safe_dump(config.to_dict(), sort_keys=False)
-    write_text(path, f"# unet_ddp {__version__}\n{settings}")
+    write_text(path, f"# unet_ddp {__version__}\n{settings}", durable=True)
 
 
 def read_recipe(path: Path | str) -> dict[str, Any]:

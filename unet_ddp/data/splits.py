@@ -221,7 +221,7 @@ def write_split(split: Split, groups: Mapping[str, str], path: Path) -> None:
     if split.training.scanned is not None:
         return
     with (
-        replacing(path) as temporary,
+        replacing(path, durable=True) as temporary,
         temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
     ):
         writer = csv.writer(file, quoting=csv.QUOTE_ALL)  # keeps a group's leading blanks

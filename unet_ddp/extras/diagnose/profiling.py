@@ -45,7 +45,7 @@ class StepProfile:
         for line in summarise(profiler.key_averages(), self._device):
             self._log(line)
         try:
-            with replacing(self._path) as temporary:
+            with replacing(self._path, durable=True) as temporary:
                 profiler.export_chrome_trace(str(temporary))
             self._log(f"trace: {self._path}; open it in ui.perfetto.dev")
         except (OSError, RuntimeError) as error:

@@ -185,7 +185,7 @@ def write_samples(
         truth = sample.mask[0].numpy()
         shown = [predictor.labels.layer(mask) for mask in (truth, prediction.mask)]
         samples.append((image, shown[0], shown[1]))
-    with write_errors(path), replacing(path) as temporary:
+    with write_errors(path), replacing(path, durable=True) as temporary:
         draw_samples(samples, predictor.labels, temporary)
     found = model.run["best"]
     what = f"validation {found['name']} {found['score']:.4f}"
