@@ -39,7 +39,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Flags, Size
 from unet_ddp.data.matching import Report, find_pairs
 from unet_ddp.data.pairs import Pairs, collect
-from unet_ddp.data.readers.base import ImageFormat
+from unet_ddp.data.readers.base import ImageFormat, OpenFile, Scene
 from unet_ddp.data.readers.read import can_read, find_readers
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.data.splits import Split
@@ -144,7 +144,7 @@ def check_dataset(
         table = Table.from_scan(scanned)
     form = check_rules(config, report, table)
     for reader in find_readers(pair.image for *_, pair in table.groups):
-        table = report.attempt(partial(reader.check_kinds, config, table)) or table
+        table = report.attempt(partial(_check_kinds, reader, config, table)) or table
     values = common_values(table)
     labels = labels or _choose_labels(config, report, table, values, parts=parts)
     if split and labels:
@@ -152,6 +152,19 @@ def check_dataset(
     data = CheckedData(table, form, values, labels, split, groups)
     _summarise(config, report, data)
     return data
+
+
+def _check_kinds(reader: type[OpenFile], config: DataConfig, table: Table) -> Table:
+    """Return the table of a set with images of this reader, or raise a UserError: they do not fit."""
+    if issubclass(reader, Scene):
+        found: Table = reader.check_kinds(config, table)
+        return found
+    if config.ground_resolution is not None:
+        raise UserError(
+            f"--ground-resolution: {table.groups[0][2].image} has no map coordinates with "
+            "a CRS; to read them needs pip install 'unet-ddp[geo]'"
+        )
+    return table
 
 
 def _scan(
@@ -166,7 +179,8 @@ def _scan(
         ignore=config.ignore_index,
     )
     for reader in find_readers(pair.image for pair, *_ in scanned):
-        report.add_problems(reader.check_pairs(scanned))
+        if issubclass(reader, Scene):
+            report.add_problems(reader.check_pairs(scanned))
     return scanned, errors
 
 

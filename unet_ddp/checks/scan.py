@@ -22,7 +22,7 @@ from unet_ddp.checks.metadata import (
 )
 from unet_ddp.checks.scan_cache import ScanCache
 from unet_ddp.data.pairs import Pairs, Stamp, find_stamp
-from unet_ddp.data.readers.base import Header, ImageFormat, Pixels, as_user_error
+from unet_ddp.data.readers.base import Header, ImageFormat, Pixels, Scene, as_user_error
 from unet_ddp.data.readers.read import READERS, Source, describe_readers, find_readers
 from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.distributed.device import usable_cores
@@ -62,8 +62,8 @@ def scan(
         files.append(ScannedFile(pair.image, False, image_stamp))
         files.append(ScannedFile(pair.mask, True, mask_stamp))
     paths = [file.path for file in files]
-    readers = [sorted({each.missing() for each in find_readers(paths)}), describe_readers(paths)]
-    key = f"{READERS} {pairs[0].mask.parent.resolve()} {nodata} {channels} {readers}"
+    missing = sorted(each.missing() for each in find_readers(paths) if issubclass(each, Scene))
+    key = f"{READERS} {pairs[0].mask.parent.resolve()} {nodata} {channels} {missing} {describe_readers(paths)}"
     if planes:
         key += f" planes {ignore}"
     scanner = _Scanner(pairs, nodata, channels, planes, ignore, ScanCache(key))

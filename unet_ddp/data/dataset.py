@@ -19,7 +19,7 @@ from unet_ddp.data.matching import mask_size_message
 from unet_ddp.data.memory import Arrays, SampleStore
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import PixelRange
-from unet_ddp.data.readers.base import Codes, ImageFormat
+from unet_ddp.data.readers.base import Codes, ImageFormat, Scene
 from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import resize_nearest
 from unet_ddp.data.samplers import Draw, Key
@@ -127,7 +127,9 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         if self.image_format.ground_resolution is None:
             return self.scale
         with source.reading() as opened:
-            return opened.find_scale(self.image_format, self.scale)
+            if isinstance(opened, Scene):
+                return opened.find_scale(self.image_format, self.scale)
+        return self.scale
 
     def read_truth(self, index: int) -> Ids:
         """Return the class ids (H, W) of a pair at its image's own size, or raise a UserError.

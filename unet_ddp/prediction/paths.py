@@ -14,6 +14,7 @@ from pathlib import Path
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.names import SERVICE_FOLDERS, find_spelling, tell_apart
+from unet_ddp.data.readers.base import Scene
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import Source, can_read, find_readers, list_suffixes
 from unet_ddp.errors import UserError
@@ -164,7 +165,7 @@ def name_outputs(
     sources = [Source(image) for image in images]
     on_map: set[Source] = set()
     for reader in find_readers(images):
-        if reader.may_be_scenes:
+        if issubclass(reader, Scene):
             on_map |= reader.find_places(sources, ground_resolution)
     maps = {source: source in on_map for source in sources}
     for output in outputs:

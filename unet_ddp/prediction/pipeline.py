@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 
 import torch
 
-from unet_ddp.data.readers.base import Pixels
+from unet_ddp.data.readers.base import Pixels, Scene
 from unet_ddp.data.readers.read import find_reader
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
@@ -100,7 +100,8 @@ def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageF
     """
     for place, each in enumerate(files):
         near = files[max(0, place - 2 * threads - 1) : place + threads + 1]
-        fetch_ahead(other.image for other in near if not find_reader(other.image).may_be_scenes)
+        images = (other.image for other in near)
+        fetch_ahead(image for image in images if not issubclass(find_reader(image), Scene))
         yield each
 
 

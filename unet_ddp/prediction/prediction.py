@@ -11,6 +11,7 @@ from PIL import Image
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band, Flags, Ids, Mask, Shares, Size, allocate, enlargement
+from unet_ddp.data.readers.base import Scene
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.heads import Head, Scores, find_head
@@ -115,7 +116,8 @@ class Prediction:
     def mark_nodata(self, source: Source) -> None:
         """Set the mask to IGNORE_ID, or an object's numbers to 0, where the image's file has no data."""
         with source.reading() as opened:
-            self.nodata = opened.mark_nodata(self.mask, self.labels.blank)
+            if isinstance(opened, Scene):
+                self.nodata = opened.mark_nodata(self.mask, self.labels.blank)
         if self.nodata:
             self.mask = self.labels.renumber(self.mask)
             self.__dict__.pop("ids", None)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from unet_ddp.data.masks import Size
 from unet_ddp.data.readers import bands, pillow
-from unet_ddp.data.readers.base import ImageFormat, Pixels, TooLargeError
+from unet_ddp.data.readers.base import ImageFormat, Pixels, Scene, TooLargeError
 from unet_ddp.data.readers.read import Source, find_reader
 from unet_ddp.data.readers.resize import fit_pixels, resize_area, scaled_size
 from unet_ddp.errors import UserError
@@ -50,10 +50,11 @@ def open_image(source: Source, wanted: ImageFormat, scale: float) -> SourceImage
     """
     reader = find_reader(source.path)
     try:
-        if reader.may_be_scenes:
+        if issubclass(reader, Scene):
             with source.reading() as opened:
-                scale = opened.find_scale(wanted, scale)
-                wanted = opened.find_format(wanted)
+                if isinstance(opened, Scene):
+                    scale = opened.find_scale(wanted, scale)
+                    wanted = opened.find_format(wanted)
             rows = source.rows(wanted, at_least=STREAMED)
             if rows is not None:
                 size = rows.height, rows.width
@@ -64,7 +65,7 @@ def open_image(source: Source, wanted: ImageFormat, scale: float) -> SourceImage
             size = opened.header.size
         pixels, _ = source.image(wanted, scale=scale)
     except TooLargeError as error:
-        missing = reader.missing()
+        missing = reader.missing() if issubclass(reader, Scene) else ""
         if not missing:
             raise
         raise UserError(f"{error}, or read it in windows: {missing}") from None

@@ -205,11 +205,6 @@ class OpenFile(ABC):
 
     suffixes: ClassVar[tuple[str, ...]] = ()
     """Suffixes of its files, in lower case with a dot."""
-    may_be_scenes: ClassVar[bool] = False
-    """True if such files may exceed the memory, or have a place on a map.
-
-    Only then a prediction asks for `rows`, `place`, `find_places`, `find_format` and `find_scale`.
-    """
     planes = False
     """True for a mask whose bands or pages may each be a class: bit k of its values is the k-th one."""
 
@@ -218,8 +213,6 @@ class OpenFile(ABC):
 
     def close(self) -> None:  # noqa: B027  # not all need it
         """Close the file."""
-
-    # -- one file ----------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -238,58 +231,57 @@ class OpenFile(ABC):
     def read_thumbnail(self, size: int) -> NDArray[np.float32]:
         """Return the image in grey, (size, size)."""
 
+
+class Scene(OpenFile):
+    """An open file that may exceed the memory, or that may lie on a map."""
+
+    @abstractmethod
     def rows(self, wanted: ImageFormat, at_least: int) -> Rows | None:
         """Return the image by rows, if it has so many pixels; None if only the whole can be read."""
-        return None
 
     @property
+    @abstractmethod
     def place(self) -> Any:
         """Place on a map: a `Place` that is a tuple of plain values; None without map coordinates."""
-        return None
 
+    @abstractmethod
     def mark_nodata(self, ids: NDArray[Any], mark: int) -> int:
         """Set `ids` (H, W) to `mark` where the file says that it has no data; return how often."""
-        return 0
 
+    @abstractmethod
     def find_scale(self, wanted: ImageFormat, scale: float) -> float:
         """Return the scale of this file, where images are `wanted` at one ground resolution."""
-        return scale
 
+    @abstractmethod
     def find_format(self, wanted: ImageFormat) -> ImageFormat:
         """Return the format as which this file is predicted: with its own value of no data."""
-        return wanted
 
     # -- many files --------------------------------------------------------------------------
 
     @classmethod
+    @abstractmethod
     def missing(cls) -> str:
         """Return what to install so that all is read of such files; empty if all is."""
-        return ""
 
     @staticmethod
+    @abstractmethod
     def find_places(sources: Sequence[Any], metres: float | None) -> set[Any]:
         """Return the images to predict, each a `Source`, that have map coordinates.
 
         Raises:
             UserError: their ground resolutions differ and the network's, `metres`, is None.
         """
-        return set()
 
     @staticmethod
+    @abstractmethod
     def check_pairs(scanned: Sequence[Any]) -> list[str]:
         """Return the faults of a set of `ScannedPair`s with such files, a line each."""
-        return []
 
     @staticmethod
+    @abstractmethod
     def check_kinds(config: Any, table: Any) -> Any:
         """Return the `Table` of a set with such images, as a `DataConfig` has them read.
 
         Raises:
             UserError: they do not fit together.
         """
-        if config.ground_resolution is not None:
-            raise UserError(
-                f"--ground-resolution: {table.groups[0][2].image} has no map coordinates with "
-                "a CRS; to read them needs pip install 'unet-ddp[geo]'"
-            )
-        return table

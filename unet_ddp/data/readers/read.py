@@ -26,6 +26,7 @@ from unet_ddp.data.readers.base import (
     OpenFile,
     Pixels,
     Rows,
+    Scene,
     as_user_error,
 )
 from unet_ddp.data.readers.pillow import PillowFile
@@ -165,9 +166,9 @@ class Source(AbstractContextManager["Source"]):
     @cached_property
     def place(self) -> Any:
         """Place on a map; None without map coordinates, or if it can't be read."""
-        if not find_reader(self.path).may_be_scenes:  # nothing to open
+        if not issubclass(find_reader(self.path), Scene):  # nothing to open
             return None
-        return self._ask(lambda opened: opened.place)
+        return self._ask(lambda opened: opened.place if isinstance(opened, Scene) else None)
 
     @cached_property
     def header(self) -> Header:
@@ -194,7 +195,11 @@ class Source(AbstractContextManager["Source"]):
 
     def rows(self, wanted: ImageFormat, *, at_least: int = 0) -> Rows | None:
         """Return the image by rows, if it has so many pixels; None if only the whole can be read."""
-        found: Rows | None = self._ask(lambda opened: opened.rows(wanted, at_least))
+
+        def ask(opened: OpenFile) -> Rows | None:
+            return opened.rows(wanted, at_least) if isinstance(opened, Scene) else None
+
+        found: Rows | None = self._ask(ask)
         return found
 
     def mask(self, *, scale: float = 1.0) -> Codes:

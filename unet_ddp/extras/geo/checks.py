@@ -7,12 +7,14 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unet_ddp.data.readers.base import Scene
 from unet_ddp.data.readers.pillow import identify
 from unet_ddp.data.readers.read import Source, find_reader
 from unet_ddp.data.readers.resize import scaled_size
@@ -45,11 +47,11 @@ def find_places(sources: Sequence[Source], metres: float | None) -> set[Source]:
     """
     maps = []
     for source in sources:
-        if find_reader(source.path).may_be_scenes and not is_address(source.path):
+        if issubclass(find_reader(source.path), Scene) and not is_address(source.path):
             maps.append(source)
     with ThreadPoolExecutor() as pool:
         places = dict(zip(maps, pool.map(_find_place, maps, count()), strict=False))
-    if maps and find_reader(maps[0].path).missing():
+    if maps and not find_spec("rasterio"):
         path = maps[0].path
         with suppress(Exception), identify(path) as image:  # unreadable: reading it says why
             if _PIXEL_SCALE in image.getexif():

@@ -19,6 +19,7 @@ from unet_ddp.data.readers.base import (
     Header,
     ImageFormat,
     Pixels,
+    Scene,
     refuse_bomb,
     storage_dtype,
     upright,
@@ -32,10 +33,9 @@ from unet_ddp.extras.geo.maps import INSTALL, Place, find_place, gdal, open_map
 _AT_ONCE = 512  # rows of which no-data pixels are read
 
 
-class MapFile(TiffFile):
+class MapFile(TiffFile, Scene):
     """An open TIFF, with its place on a map if it has one."""
 
-    may_be_scenes = True
     find_places = staticmethod(checks.find_places)
     check_pairs = staticmethod(checks.check_pairs)
     check_kinds = staticmethod(checks.check_kinds)
