@@ -26,6 +26,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.metrics.scores import Scores, Validation
 from unet_ddp.runs import tracking
+from unet_ddp.runs.ending import Ending
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.runs.writers import (
     CsvWriter,
@@ -99,6 +100,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> World:
     event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
     monkeypatch.setattr(torch.cuda, "Event", lambda: event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     return World(device=torch.device("cuda"))
 
 
@@ -125,7 +127,8 @@ def open_tracker(
     state = state or make_state()
     errors = [] if errors is None else errors
     world = world or World()
-    with Tracker(config, data, state, loaders, world, errors.append, log_uncompiled) as tracker:
+    stop: Any = SimpleNamespace(request_stop=errors.append, reason=None, raise_error=lambda: None)
+    with Tracker(config, data, state, loaders, world, stop, log_uncompiled) as tracker:
         yield tracker
 
 
@@ -235,7 +238,8 @@ def test_the_end_of_patience_names_the_best_epoch(
         state.step = 4
         state.finish_epoch(validation(score, None))
     with open_tracker(tmp_path, state=state) as tracker:
-        tracker.log_annealing(state)
+        tracker.log_epoch(state, None)
+        tracker.end_epoch(state)
     assert f"--patience 1: {text}; the learning rate falls" in capsys.readouterr().out
 
 
@@ -338,7 +342,7 @@ class BadWriter:
     def epoch(self, row: Any) -> None:
         raise OSError("disk full")
 
-    def close(self) -> None:
+    def close(self, ending: Ending) -> None:
         raise OSError("disk full")
 
 

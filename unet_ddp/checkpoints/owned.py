@@ -26,14 +26,14 @@ LIST = ".files"
 _SHOWN = 20  # files in one message
 CHECKPOINTS = ("last.pt", "last.1.pt", "best.pt", "epoch_[0-9]*.pt")
 FILES = (
-    *CHECKPOINTS, "config.yaml", "metrics.csv", "split.csv", "learning_rate.csv", "samples.png",
+    *CHECKPOINTS, "run.json", "config.yaml", "metrics.csv", "split.csv", "learning_rate.csv", "samples.png",
     "profile.json", "report.html",
 )  # fmt: skip
 EVALUATION_FILES = (
     "scores.json", "per_image.csv", "confusion.csv", "threshold.csv", "calibration.csv", "report.html"
 )  # fmt: skip
 """All that `evaluate` writes; threshold.csv for two classes only."""
-LATE = ("learning_rate.csv", "samples.png", "profile.json", "report.html")
+LATE = ("run.json", "learning_rate.csv", "samples.png", "profile.json", "report.html")
 """Files that a run that was stopped may not have yet."""
 EVENTS = ".unet_ddp"
 """The ending of our TensorBoard files, whose names TensorBoard makes up."""

@@ -98,7 +98,7 @@ def _report_error(error: BaseException, world: World) -> int:
 
     The other ranks fail because of it, or for the same reason, and print nothing.
     """
-    status, store = _exit_status(error), world.store
+    status, store = exit_status_of(error), world.store
     if store is None:
         _print(error, world)
         return status
@@ -133,7 +133,8 @@ def _print(error: BaseException, world: World) -> None:
         print(hide_secrets(text), file=sys.stderr, flush=True)
 
 
-def _exit_status(error: BaseException) -> int:
+def exit_status_of(error: BaseException) -> int:
+    """Return the status with which a program ends that raises `error`."""
     if isinstance(error, UserError):
         return MISTAKE
     if isinstance(error, KeyboardInterrupt):
