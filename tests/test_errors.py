@@ -25,7 +25,7 @@ from unet_ddp.errors import (
     shorten,
     typed,
 )
-from unet_ddp.output import survive_lost_output
+from unet_ddp.files.output import survive_lost_output
 
 
 def test_one_line() -> None:

@@ -22,7 +22,7 @@ from unet_ddp.distributed.stop_signal import SIGNALS
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError, hide_secrets
 from unet_ddp.files import temporary_folder
-from unet_ddp.output import survive_lost_output
+from unet_ddp.files.output import survive_lost_output
 
 Config = TypeVar("Config")
 Parsed = TypeVar("Parsed")

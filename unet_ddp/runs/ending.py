@@ -1,4 +1,4 @@
-"""The end of a run, as its record, its callbacks and trackers are told."""
+"""The end of a run, for its record, its callbacks and trackers."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of, hides_bars, one_line
 from unet_ddp.metrics.scores import UNSCORED, Validation
 from unet_ddp.runs.ending import Ending
+from unet_ddp.runs.outlook import Outlook
 from unet_ddp.runs.record import RunRecord
 from unet_ddp.runs.writers import (
     OwnCallback,
     Row,
-    describe_time,
     open_files,
     open_named,
     score_columns,
@@ -38,9 +38,6 @@ from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import StepReport
 
 _REFRESH = 0.5  # seconds between the bar's figures
-_TIMED = 3  # steps; the first is slower
-_LONG = 1800  # seconds of a run on a CPU, from which on ways to shorten it are named
-_LARGE = 512 * 512  # pixels of an image, from which on a smaller scale is one
 
 
 def console(world: World) -> Callable[[str], None]:
@@ -80,19 +77,14 @@ class Tracker:
         self._class_names = data.labels.class_names
         self._images_per_step = loaders.sampler.per_step * world.size
         self._steps, self._waited = 0, 0.0  # of this epoch: steps, seconds waiting for data
-        self._began = self._refreshed = self._first = self._last = time.perf_counter()
+        self._began = self._refreshed = self._last = time.perf_counter()
         self._writers: list[Any] = []
         self._stop, self._state = stop, state
         self._record: RunRecord | None = None
+        self._outlook: Outlook | None = None
         self._open_files = partial(open_files, config, state)
-
-        def begin() -> None:
-            self._writers += open_named(config, state, loaders, self._log)
-            self._record = RunRecord(config, data, world, self._log)
-
-        world.on_main(begin)
+        world.on_main(lambda: self._begin(config, data, loaders))
         self._log_uncompiled = log_uncompiled
-        self._shorter = find_shorter(config, data, world)
         self.bar = tqdm(  # silent in a log file, where the line of each epoch is enough
             total=state.schedule.end,
             initial=state.done,
@@ -101,6 +93,12 @@ class Tracker:
             dynamic_ncols=True,
             smoothing=0.05,
         )
+
+    def _begin(self, config: TrainConfig, data: PreparedData, loaders: Loaders) -> None:
+        """Make what writes on the main process alone."""
+        self._writers += open_named(config, self._state, loaders, self._log)
+        self._record = RunRecord(config, data, self._world, self._log)
+        self._outlook = Outlook(config, data, self._state, self._world, self._log)
 
     def describe(self, metadata: Content) -> Content:
         """Return `metadata` of checkpoints with what the run's record adds; on the main process."""
@@ -189,8 +187,8 @@ class Tracker:
             self._log_uncompiled(self._log)
             self._log_uncompiled = None
         self._last = time.perf_counter()
-        if self._shorter and self._steps <= _TIMED:
-            self._estimate(done)
+        if self._outlook is not None:
+            self._outlook.step(self._steps, self._last, wait=self.data_wait)
         if self.bar.disable or self._last - self._refreshed < _REFRESH or not self._done:
             return
         self._refreshed = self._last
@@ -198,17 +196,6 @@ class Tracker:
             f"loss {self._guard.loss:.4f}, rate {report.learning_rate:.2e}, "
             f"{self.images_per_second:.1f} images/s, data {self.data_wait:.0%}"
         )
-
-    def _estimate(self, done: int) -> None:
-        """Print how long the run will take, by its first steps, if that is long."""
-        if self._steps == 1:
-            self._first = self._last
-        if self._steps < _TIMED:
-            return
-        left = ((self.bar.total or done) - done) * (self._last - self._first) / (_TIMED - 1)
-        if left > _LONG:
-            self._log(f"about {describe_time(left)} to go, without validation: {self._shorter}")
-        self._shorter = ""
 
     def end_steps(self) -> None:
         """Judge the last steps as `step` does, and stop the clock once the device has done them."""
@@ -280,16 +267,6 @@ class Tracker:
                 f"--patience {state.patience}: {best}; the learning rate falls to its end in "
                 f"{count_of((end - first) // state.steps_per_epoch, 'more epoch')}, then the run ends"
             )
-
-
-def find_shorter(config: TrainConfig, data: PreparedData, world: World) -> str:
-    """Return how a run on a CPU could be shorter; empty for one on a GPU, or whose time is planned."""
-    if world.device.type != "cpu" or "budget" in config.given:
-        return ""
-    ways = "--budget 30m trains as many epochs as fit"
-    if data.crop_size is None and data.most_pixels > _LARGE:
-        ways = f"--scale {config.data.scale / 2:g} takes about a quarter of it, {ways}"
-    return f"{ways}, in a new run"
 
 
 def _describe(validation: Validation | None, best: float) -> str:
