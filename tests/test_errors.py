@@ -23,9 +23,9 @@ from unet_ddp.errors import (
     join_some,
     one_line,
     shorten,
-    survive_lost_output,
     typed,
 )
+from unet_ddp.files.output import survive_lost_output
 
 
 def test_one_line() -> None:
@@ -239,6 +239,13 @@ def test_a_program_whose_output_goes_to_head(name: str) -> None:
         ("s3://bucket/a@b/c@d", "s3://bucket/a@b/c@d"),
         ("C:/user@home/x and a@b.org", "C:/user@home/x and a@b.org"),
         ("file:///data/u@x/y", "file:///data/u@x/y"),
+        (
+            "https://h/x?X-Amz-Signature=ab12&v=2&token=%20c",
+            "https://h/x?X-Amz-Signature=***&v=2&token=***",
+        ),
+        ("'az://c/x?sv=1&sig=a%2Fb=' failed", "'az://c/x?sv=1&sig=***' failed"),
+        ("https://h/x#access_token=ab, or ?key=cd", "https://h/x#access_token=*** or ?key=cd"),
+        ("is photo?key=1.png a file?", "is photo?key=1.png a file?"),
     ],
 )
 def test_a_line_shows_no_password_of_an_address(text: str, shown: str) -> None:

@@ -12,7 +12,8 @@ from typing import NoReturn
 
 from unet_ddp import __version__
 from unet_ddp.distributed.error_line import error_line
-from unet_ddp.errors import RunError, UserError, survive_lost_output
+from unet_ddp.errors import RunError, UserError
+from unet_ddp.files.output import survive_lost_output
 from unet_ddp.plugins import find, is_built_in, is_own, list_names
 
 COMMANDS = {  # the built-in ones by groups: arguments, and what each does

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import operator
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import UnionType
@@ -30,14 +28,24 @@ USERINFO = re.compile(
     r"(\b[a-z][a-z0-9+.-]+:/{1,2})(?:[^/\s@]*@|[^/\s@]*:(?!\d+(?:/|$))[^\s@]*@)+", re.IGNORECASE
 )
 """A user's name and password in an address, after its scheme; a password may have / and @ in it."""
+_BARE = re.compile(r"(?<![\w:/])//[^/\s@]+:[^\s@]+@")  # of an address whose scheme was cut off
+_QUERY = re.compile(r"\b[a-z][a-z0-9+.-]*:/[^\s'\"<>]*[?#][^\s'\"<>]*", re.IGNORECASE)
+_KEY = re.compile(
+    r"([?&;#][\w.%~+-]*(?:sig|token|secret|passw|credential|key|auth|code)[\w.%~+-]*=)[^&;#]+",
+    re.IGNORECASE,
+)
 Checked = TypeVar("Checked")
 
 
 class UserError(ValueError):
     """A mistake in the input: one line `error: …`, exit status 2.
 
-    The message says what is wrong, in which file or flag, and what to do about it.
+    The message says what is wrong, in which file or flag, and what to do about it. Secrets of addresses in it are
+    hidden.
     """
+
+    def __init__(self, message: object) -> None:
+        super().__init__(hide_secrets(message))
 
 
 class UnreachableError(UserError):
@@ -48,8 +56,11 @@ class RunError(Exception):
     """A failure of a run that is nobody's mistake, such as a full disk: one line, exit status 1.
 
     The message says what happened, what is left of the run, and what to do. Any other exception is
-    a bug and keeps its traceback.
+    a bug and keeps its traceback. Secrets of addresses in the message are hidden.
     """
+
+    def __init__(self, message: object) -> None:
+        super().__init__(hide_secrets(message))
 
 
 def check_installed(module: str, extra: str, needed_by: object) -> None:
@@ -63,12 +74,18 @@ def install_command(module: str, extra: str) -> str:
     return "" if importlib.util.find_spec(module) else f"pip install 'unet-ddp[{extra}]'"
 
 
+def hide_secrets(message: object) -> str:
+    """Return a text without the names and passwords of its addresses; keys in their queries become ***."""
+    text = _BARE.sub("//", USERINFO.sub(r"\1", str(message)))
+    return _QUERY.sub(lambda address: _KEY.sub(r"\1***", address[0]), text)
+
+
 def one_line(error: object) -> str:
-    """Return an error's message in one line that any terminal can show, without the passwords of addresses.
+    """Return an error's message in one line that any terminal can show, without the secrets of addresses.
 
     File names may contain line breaks, or bytes that are not text: they become escapes.
     """
-    text = USERINFO.sub(r"\1", str(error)).encode("utf-8", "backslashreplace").decode()
+    text = hide_secrets(error).encode("utf-8", "backslashreplace").decode()
     shown = [c if c.isprintable() else repr(c)[1:-1] for c in text]
     return "".join(shown)
 
@@ -101,46 +118,6 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
         cells = map(str.ljust, row, widths)
         lines.append("  ".join(cells).rstrip())
     return lines
-
-
-class _Lossy(io.FileIO):
-    """A file that drops what can't be written."""
-
-    def write(self, data: Any) -> int:
-        try:
-            return super().write(data) or len(data)  # None: a full pipe that does not block
-        except OSError:
-            return len(data)
-
-
-def survive_lost_output() -> None:
-    """Make standard output and errors drop what can't be written: the work and its exit status do not change.
-
-    A closed terminal, ``| head`` and a full disk of logs would otherwise end it, or fail at the exit.
-    """
-    for name in ("stdout", "stderr"):
-        stream: Any = getattr(sys, name)
-        if stream is None:  # closed before the start
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-            continue
-        if not isinstance(stream, io.TextIOWrapper):  # a notebook's, or in memory
-            continue
-        if stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")  # for what its encoding lacks
-        with suppress(OSError):
-            stream.flush()
-        with suppress(OSError):
-            file: Any = _Lossy(stream.fileno(), "w", closefd=False)
-            if not stream.write_through:  # as python -u has it
-                file = io.BufferedWriter(file)
-            lossy = io.TextIOWrapper(
-                file,
-                encoding=stream.encoding,
-                errors=stream.errors,
-                line_buffering=stream.line_buffering,
-                write_through=stream.write_through,
-            )
-            setattr(sys, name, lossy)
 
 
 # -- values of files -----------------------------------------------------------------------

@@ -287,9 +287,10 @@ def build_cache(samples: Samples, folder: Path, dice: Dice) -> Case:
 
 
 def build_run(samples: Samples, folder: Path, dice: Dice) -> Case:
-    """Mutate metrics.csv, config.yaml or split.csv of a run, and report on it or resume it."""
+    """Mutate metrics.csv, config.yaml, split.csv or run.json of a run, and report on it or resume it."""
     shutil.copytree(samples.run, folder / "run")
-    path = folder / "run" / dice.choice(("metrics.csv", "metrics.csv", "config.yaml", "split.csv"))
+    names = ("metrics.csv", "metrics.csv", "config.yaml", "split.csv", "run.json", "run.json")
+    path = folder / "run" / dice.choice(names)
     words = (*WORDS, *YAML) if path.suffix == ".yaml" else WORDS
     text = path.read_text()
     path.unlink()

@@ -28,8 +28,8 @@ class Notes:
     def saved(self, path):
         print("saved", path.name, path.is_file(), file=self.file)
 
-    def close(self):
-        print("close", file=self.file)
+    def close(self, ending):
+        print("close", ending.state, ending.exit_status, ending.signal, ending.error, file=self.file)
         self.file.close()
 
 
@@ -94,7 +94,7 @@ def test_it_hears_of_steps_epochs_and_checkpoints_on_the_main_process(
     assert notes[0] == "made for checkpoints 0"
     assert notes[1] == "saved last.pt True"  # before the first step
     assert sorted(notes[2:-1]) == ["epoch 1 True", "saved last.pt True", "step 1"]
-    assert notes[-1] == "close"
+    assert notes[-1] == "close finished 0 None None"
 
 
 def test_it_finds_the_row_of_an_epoch_in_the_folder(own: Path) -> None:
@@ -127,7 +127,8 @@ def test_a_failure_stops_the_run_saved_and_is_said_with_its_name(own: Path) -> N
     said = "--callback my_callbacks:Faulty: ValueError: no such place"
     assert status == 2 and f"error: {said}" in err
     assert 'raise ValueError("no such place")' in out  # its traceback
-    assert (own / "notes.txt").read_text().splitlines()[-1] == "close"  # another's is closed
+    last = (own / "notes.txt").read_text().splitlines()[-1]  # another's is closed
+    assert last == f"close failed 2 None {said}; see docs/own_parts.md"
     assert checkpoint.load(own / "checkpoints" / "last.pt")["position"]["epoch"] >= 1
     status, _, err = call_main("train", [*argv[:-3], "--resume"], str(own))
     assert status == 0, err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import re
 import resource
 import signal
 from collections.abc import Callable, Iterator
@@ -18,13 +19,14 @@ from unittest import mock
 import pytest
 import torch
 
-from tests.tiny import make_data, make_state
+from tests.tiny import make_data, make_network, make_state
 from unet_ddp.config import DataConfig, LaunchConfig, OptimizationConfig, RunConfig, TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.metrics.scores import Scores, Validation
 from unet_ddp.runs import tracking
+from unet_ddp.runs.ending import Ending
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.runs.writers import (
     CsvWriter,
@@ -98,6 +100,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> World:
     event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
     monkeypatch.setattr(torch.cuda, "Event", lambda: event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     return World(device=torch.device("cuda"))
 
 
@@ -111,12 +114,13 @@ def open_tracker(
     errors: list[UserError] | None = None,
     data: PreparedData | None = None,
     scale: float = 1.0,
+    crop_size: tuple[int, int] | None = None,
     **launch: Any,
 ) -> Iterator[Tracker]:
     config = TrainConfig(
         optimization=OptimizationConfig(epochs=2),
         run=RunConfig(checkpoints=str(folder)),
-        data=DataConfig(scale=scale),
+        data=DataConfig(scale=scale, crop_size=crop_size),
         launch=LaunchConfig(**launch),
     )
     loaders: Any = SimpleNamespace(sampler=SimpleNamespace(per_step=3), validation=None)
@@ -124,7 +128,8 @@ def open_tracker(
     state = state or make_state()
     errors = [] if errors is None else errors
     world = world or World()
-    with Tracker(config, data, state, loaders, world, errors.append, log_uncompiled) as tracker:
+    stop: Any = SimpleNamespace(request_stop=errors.append, reason=None, raise_error=lambda: None)
+    with Tracker(config, data, state, loaders, world, stop, log_uncompiled) as tracker:
         yield tracker
 
 
@@ -234,7 +239,8 @@ def test_the_end_of_patience_names_the_best_epoch(
         state.step = 4
         state.finish_epoch(validation(score, None))
     with open_tracker(tmp_path, state=state) as tracker:
-        tracker.log_annealing(state)
+        tracker.log_epoch(state, None)
+        tracker.end_epoch(state)
     assert f"--patience 1: {text}; the learning rate falls" in capsys.readouterr().out
 
 
@@ -337,7 +343,7 @@ class BadWriter:
     def epoch(self, row: Any) -> None:
         raise OSError("disk full")
 
-    def close(self) -> None:
+    def close(self, ending: Ending) -> None:
         raise OSError("disk full")
 
 
@@ -550,22 +556,25 @@ def test_a_corrupt_metrics_file_is_named_and_kept(tmp_path: Path, data: bytes) -
 
 
 @pytest.mark.parametrize(
-    ("pixels", "seconds", "scale", "changed", "said"),
+    ("size", "seconds", "scale", "crop", "said"),
     [
-        (2_500_000, 120, 1.0, {}, "--scale 0.5 takes about a quarter of it, --budget"),
-        (2_500_000, 120, 0.5, {}, "--scale 0.25 takes"),
-        (2_500_000, 120, 1.0, {"crop_size": 256}, "validation: --budget 30m trains"),
-        (200 * 200, 120, 1.0, {}, "validation: --budget 30m trains"),
-        (2_500_000, 1, 1.0, {}, None),
+        ((800, 640), 120, 1.0, None, "--scale 0.5 takes about "),
+        ((800, 640), 1200, 0.5, None, "--scale 0.125 takes about "),  # half is too long, too
+        ((800, 640), 120, 1.0, (256, 256), "--budget 30m trains"),  # crops stay as large
+        ((80, 640), 120, 1.0, None, "--budget 30m trains"),  # too small
+        (None, 120, 1.0, None, "--budget 30m trains"),
+        ((800, 640), 1, 1.0, None, None),
     ],
 )
 def test_a_long_run_on_a_cpu_names_ways_to_shorten_it_once(
     tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str],
-    pixels: int, seconds: float, scale: float, changed: dict[str, Any], said: str | None,
+    size: tuple[int, int] | None, seconds: float, scale: float, crop: tuple[int, int] | None,
+    said: str | None,
 ) -> None:  # fmt: skip
     state = make_state(steps=10)  # in two epochs: 17 are left after the third
-    data = replace(make_data(), most_pixels=pixels, **changed)
-    with open_tracker(tmp_path, state=state, data=data, scale=scale) as tracker:
+    state.step = 3
+    data = replace(make_data(), one_size=size, crop_size=crop)
+    with open_tracker(tmp_path, state=state, data=data, scale=scale, crop_size=crop) as tracker:
         tracker.begin_epoch(state)
         clock.now += 1000.0  # the first step
         for k in range(6):
@@ -574,4 +583,28 @@ def test_a_long_run_on_a_cpu_names_ways_to_shorten_it_once(
     lines = [line for line in capsys.readouterr().out.splitlines() if "to go" in line]
     assert len(lines) == (said is not None)
     if said:
-        assert said in lines[0] and lines[0].startswith("about 34 min to go")
+        begin = f"about {17 * seconds / 60:.0f} min" if seconds < 1000 else "about 5.7 h"
+        assert lines[0].startswith(f"{begin} to go, without validation; in a new run, {said}")
+        assert lines[0].endswith("--budget 30m trains as many epochs as fit")
+    if said and "--scale" in said:
+        found = re.search(r"takes about (\d+(?:\.\d+)?) (min|h|s) \(measured\)", lines[0])
+        assert found, lines
+        whole = float(found[1]) * {"s": 1, "min": 60, "h": 3600}[found[2]] / (20 * seconds)
+        assert 0.01 < whole < 0.9  # about a quarter, or a sixteenth, on an idle machine
+
+
+def test_to_measure_a_scale_changes_nothing(tmp_path: Path, clock: Clock) -> None:
+    state = make_state(make_network(dropout=0.5), steps=10)
+    state.network[1].eval()  # as of a frozen encoder
+    before = {name: value.clone() for name, value in state.network.state_dict().items()}
+    chance = torch.get_rng_state()
+    data = replace(make_data(), one_size=(160, 160))
+    with open_tracker(tmp_path, state=state, data=data) as tracker:
+        tracker.begin_epoch(state)
+        for k in range(3):
+            clock.now += 900.0
+            tracker.step(report(), k + 1, waited=0.0)
+    assert [module.training for module in state.network] == [True, False, True, True, True]
+    assert torch.equal(torch.get_rng_state(), chance)
+    for name, value in state.network.state_dict().items():
+        assert torch.equal(value, before[name]), name

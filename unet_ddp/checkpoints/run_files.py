@@ -24,6 +24,7 @@ HEADS = {
     "best.pt": _CHECKPOINT,
     "epoch_[0-9]*.pt": _CHECKPOINT,
     "config.yaml": b"# unet_ddp",
+    "run.json": b'{\n  "format": 1,\n  "settings": {',
     "metrics.csv": b"epoch,step,",
     "split.csv": b'"image","mask","group","split"',
     "learning_rate.csv": b"learning_rate,loss",
@@ -44,7 +45,7 @@ EVALUATION_FILES = tuple(
     name.removeprefix("evaluation/") for name in HEADS if name.startswith("evaluation/")
 )
 """All that `evaluate` writes; threshold.csv for two classes only."""
-LATE = ("learning_rate.csv", "samples.png", "profile.json", "report.html")
+LATE = ("run.json", "learning_rate.csv", "samples.png", "profile.json", "report.html")
 """Files that a run that was stopped may not have yet."""
 EVENTS = ".unet_ddp"
 """The ending of our TensorBoard files."""

@@ -216,6 +216,15 @@ def _find_pairs(config: DataConfig, report: Report, parts: DataParts) -> Pairs:
     return find_pairs(images, masks, report, listed=listed, suffix=suffix, planes=planes)
 
 
+def used_folders(config: DataConfig, pairs: Pairs) -> dict[str, str]:
+    """Return the folders of `pairs` by the names of their settings, if these name none; see `_find_pairs`."""
+    if config.images is not None or config.pairs_file is not None:
+        return {}
+    demo = HOME / "demo"
+    home = demo if demo in pairs[0].image.parents else HOME
+    return {"images": str(home / "imgs"), "masks": str(home / "masks")}
+
+
 def _find_planes(config: DataConfig) -> bool:
     """Return whether a folder for each class is found: with flags for other masks, it is not."""
     return config.overlap or not called(config, "label_rules")

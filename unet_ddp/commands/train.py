@@ -102,16 +102,17 @@ def train(config: TrainConfig, world: World, *, began: float | None = None) -> i
     with tf32_products(), recipe, determinism, RunFolder(config, world, log) as folder:
         run = prepare(config, folder, world, began)
         state, stop = run.state, run.stop
-        with run.loaders, run.tracker, stop:
-            while not state.is_over and not stop.reason:
-                with explain_out_of_memory(run.config, world, "training"), cudnn_autotuning():
-                    train_one_epoch(run)
-                with explain_out_of_memory(run.config, world, "validation"):
-                    validation, labels = validate(run)
-                end_epoch(run, validation, labels)
-            world.on_main(folder.wait)  # no rank leaves before the file is on the disk
-        stop.raise_error()
-        world.on_main(lambda: folder.finish(state, stop.reason))  # again, if a save has failed
+        with run.tracker as tracker:
+            with run.loaders, tracker.bar, stop:
+                while not state.is_over and not stop.reason:
+                    with explain_out_of_memory(run.config, world, "training"), cudnn_autotuning():
+                        train_one_epoch(run)
+                    with explain_out_of_memory(run.config, world, "validation"):
+                        validation, labels = validate(run)
+                    end_epoch(run, validation, labels)
+                world.on_main(folder.wait)  # no rank leaves before the file is on the disk
+            stop.raise_error()
+            world.on_main(lambda: folder.finish(state, stop.reason))  # again, if a save has failed
         if stop.reason is None and run.resumed.has_report(state):  # all epochs are done
             from unet_ddp.extras.report.write import write_reports
 
@@ -139,12 +140,12 @@ def prepare(config: TrainConfig, folder: RunFolder, world: World, began: float) 
     state, loaders = builder.build(config)
     stop = StopSignal(world)
     tracker = Tracker(  # logs in to W&B
-        config, data, state, loaders, world, stop.request_stop, parts.log_uncompiled
+        config, data, state, loaders, world, stop, parts.log_uncompiled
     )
     folder.on_saved = tracker.saved
     # Only now, as nothing can be wrong any more: what --overwrite replaces is moved aside.
     metadata = partial(build_metadata, config, spec, data, loaders, world)  # read by one rank
-    world.on_main(lambda: folder.claim(config, resumed, metadata()))
+    world.on_main(lambda: folder.claim(config, resumed, tracker.describe(metadata())))
     tracker.log(resumed.notes, data.notes, loaders.notes, spec.notes)
     tracker.log(describe_run(config, spec, state, loaders, world))
     world.on_main(lambda: folder.begin(data, state, resumed))  # no thread may write at a fork
@@ -213,7 +214,7 @@ def end_epoch(run: Run, validation: Validation | None, labels: Labels | None) ->
         return
     tracker.log_epoch(state, validation)
     is_best = state.finish_epoch(validation)
-    tracker.log_annealing(state)
+    tracker.end_epoch(state)
     folder.save(state, is_best=is_best, labels=labels)
     if not state.is_over:
         run.stop.check_limit(state.done, run.limit)

@@ -54,7 +54,11 @@ class RunConfig:
     """Also log to Weights & Biases (pip install 'unet-ddp[wandb]'); a recipe or checkpoint can't turn it on."""
 
     def check(self) -> None:
-        """Raise a UserError if the library of a setting is not installed."""
+        """Raise a UserError for an address as the run's name, or if the library of a setting is not installed."""
+        if "://" in (self.exp_name or ""):
+            raise UserError(
+                f"--exp-name {self.exp_name}: is an address; give it with --checkpoints, and a name here"
+            )
         if self.wandb:
             check_installed("wandb", "wandb", "--wandb")
 

@@ -20,8 +20,9 @@ from unet_ddp.distributed.failures import explain_error
 from unet_ddp.distributed.join import MISTAKE, exit_with_error, host_store, join, leave, print_error
 from unet_ddp.distributed.stop_signal import SIGNALS
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError, UserError, survive_lost_output
+from unet_ddp.errors import RunError, UserError, hide_secrets
 from unet_ddp.files import temporary_folder
+from unet_ddp.files.output import survive_lost_output
 
 Config = TypeVar("Config")
 Parsed = TypeVar("Parsed")
@@ -97,7 +98,7 @@ def _report_error(error: BaseException, world: World) -> int:
 
     The other ranks fail because of it, or for the same reason, and print nothing.
     """
-    status, store = _exit_status(error), world.store
+    status, store = exit_status_of(error), world.store
     if store is None:
         _print(error, world)
         return status
@@ -129,10 +130,11 @@ def _print(error: BaseException, world: World) -> None:
         text = "".join(traceback.format_exception(error))
         if world.size > 1:
             text = f"rank {world.rank} of {world.size}: {text}"
-        print(text, file=sys.stderr, flush=True)
+        print(hide_secrets(text), file=sys.stderr, flush=True)
 
 
-def _exit_status(error: BaseException) -> int:
+def exit_status_of(error: BaseException) -> int:
+    """Return the status with which a program ends that raises `error`."""
     if isinstance(error, UserError):
         return MISTAKE
     if isinstance(error, KeyboardInterrupt):

@@ -229,7 +229,6 @@ def build_metadata(
         "crop_size": list(data.crop_size) if data.crop_size else None,
         "images_per_step": loaders.sampler.per_step * world.size,
         "world_size": world.size,
-        "made_with": {"torch": str(torch.__version__), "threads": torch.get_num_threads()},
     }
 
 

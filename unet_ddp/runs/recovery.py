@@ -26,6 +26,7 @@ _METADATA_OF_BEST = (
     "names",
     "moved",
     "sources",
+    "made_with",
 )
 
 

@@ -14,15 +14,20 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from unet_ddp.checkpoints.file import Content
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.loaders import Loaders
+from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of, hides_bars, one_line
 from unet_ddp.metrics.scores import UNSCORED, Validation
+from unet_ddp.runs.ending import Ending
+from unet_ddp.runs.outlook import Outlook
+from unet_ddp.runs.record import RunRecord
 from unet_ddp.runs.writers import (
     OwnCallback,
-    describe_time,
+    Row,
     open_files,
     open_named,
     score_columns,
@@ -33,9 +38,6 @@ from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import StepReport
 
 _REFRESH = 0.5  # seconds between the bar's figures
-_TIMED = 3  # steps; the first is slower
-_LONG = 1800  # seconds of a run on a CPU, from which on ways to shorten it are named
-_LARGE = 512 * 512  # pixels of an image, from which on a smaller scale is one
 
 
 def console(world: World) -> Callable[[str], None]:
@@ -48,7 +50,7 @@ def console(world: World) -> Callable[[str], None]:
 class Tracker:
     """Follows a run from where it starts, on one rank; prints and writes only on the main one.
 
-    `request_stop` ends the run: with the error of a callback of the user's own, or None if one asks for the end.
+    `stop` ends the run: with the error of a callback of the user's own, or because one asks for the end.
     `log_uncompiled` is called once, after the first step.
     """
 
@@ -59,7 +61,7 @@ class Tracker:
         state: TrainState,
         loaders: Loaders,
         world: World,
-        request_stop: Callable[[UserError | None], None],
+        stop: StopSignal,
         log_uncompiled: Callable[[Callable[[str], None]], None] | None,
     ) -> None:
         self._log = console(world)
@@ -75,14 +77,15 @@ class Tracker:
         self._class_names = data.labels.class_names
         self._images_per_step = loaders.sampler.per_step * world.size
         self._steps, self._waited = 0, 0.0  # of this epoch: steps, seconds waiting for data
-        self._began = self._refreshed = self._first = self._last = time.perf_counter()
+        self._began = self._refreshed = self._last = time.perf_counter()
         self._writers: list[Any] = []
-        self._request_stop = request_stop
+        self._stop, self._state = stop, state
+        self._record: RunRecord | None = None
+        self._outlook: Outlook | None = None
         self._open_files = partial(open_files, config, state)
-        world.on_main(lambda: self._writers.extend(open_named(config, state, loaders, self._log)))
+        world.on_main(lambda: self._begin(config, data, loaders))
         self._log_uncompiled = log_uncompiled
-        self._shorter = find_shorter(config, data, world)
-        self._bar = tqdm(  # silent in a log file, where the line of each epoch is enough
+        self.bar = tqdm(  # silent in a log file, where the line of each epoch is enough
             total=state.schedule.end,
             initial=state.done,
             unit="step",
@@ -90,6 +93,17 @@ class Tracker:
             dynamic_ncols=True,
             smoothing=0.05,
         )
+
+    def _begin(self, config: TrainConfig, data: PreparedData, loaders: Loaders) -> None:
+        """Make what writes on the main process alone."""
+        self._writers += open_named(config, self._state, loaders, self._log)
+        self._record = RunRecord(config, data, self._world, self._log)
+        self._outlook = Outlook(config, data, self._state, self._world, self._log)
+
+    def describe(self, metadata: Content) -> Content:
+        """Return `metadata` of checkpoints with what the run's record adds; on the main process."""
+        assert self._record is not None
+        return self._record.describe(metadata)
 
     def saved(self, path: Path) -> None:
         """Tell the writers of a checkpoint that has been written; any thread may call it."""
@@ -101,7 +115,7 @@ class Tracker:
                 method = getattr(writer, moment, None)  # a failure on another thread takes it away
                 if method is not None and method(*values):
                     self._log(f"--callback {writer.name} ends the run")
-                    self._request_stop(None)
+                    self._stop.request_stop(None)
             except (OSError, UserError) as error:  # a full disk does not end a run
                 self._explain(writer, moment, error)
 
@@ -109,7 +123,7 @@ class Tracker:
         if isinstance(writer, OwnCallback):
             assert isinstance(error, UserError)
             self.log("".join(traceback.format_exception(error.__cause__)).splitlines())
-            self._request_stop(error)
+            self._stop.request_stop(error)
             return
         end = "this row is written with the next"
         if moment == "close":
@@ -121,14 +135,30 @@ class Tracker:
 
         def begin() -> None:
             self._writers[:0] = self._open_files()  # where own callbacks find the row of an epoch
+            if self._record is not None:
+                self._record.open(self._state)
 
         self._world.on_main(begin)
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._bar.close()
-        self._tell("close")
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Tell the writers how the run ends, which the record has last.
+
+        Raises:
+            UserError: a callback of the user's own fails at this.
+        """
+        self.bar.close()
+        self._tell("close", Ending.of(error, self._stop.reason))
         self._writers = []  # a checkpoint may still be saved
+        try:
+            if error is None:
+                self._stop.raise_error()
+        except UserError as failure:
+            error = failure
+            raise
+        finally:
+            if self._record is not None:
+                self._record.close(Ending.of(error, self._stop.reason))
 
     def log(self, *groups: Iterable[str]) -> None:
         """Print lines above the bar."""
@@ -138,7 +168,7 @@ class Tracker:
     def begin_epoch(self, state: TrainState) -> None:
         """Start the clocks of an epoch, or of the rest of one."""
         epochs = state.schedule.end // state.steps_per_epoch
-        self._bar.set_description(f"epoch {state.epoch + 1}/{epochs}")
+        self.bar.set_description(f"epoch {state.epoch + 1}/{epochs}")
         self._began = self._last = time.perf_counter()
         self._steps, self._waited = 0, 0.0
 
@@ -150,33 +180,22 @@ class Tracker:
         """
         self._steps += 1
         self._waited = waited
-        self._bar.update()
+        self.bar.update()
         self._guard.check(report, done)
         self._tell("step", report, done)
         if self._log_uncompiled:  # said once: the first step has compiled
             self._log_uncompiled(self._log)
             self._log_uncompiled = None
         self._last = time.perf_counter()
-        if self._shorter and self._steps <= _TIMED:
-            self._estimate(done)
-        if self._bar.disable or self._last - self._refreshed < _REFRESH or not self._done:
+        if self._outlook is not None:
+            self._outlook.step(self._steps, self._last, wait=self.data_wait)
+        if self.bar.disable or self._last - self._refreshed < _REFRESH or not self._done:
             return
         self._refreshed = self._last
-        self._bar.set_postfix_str(
+        self.bar.set_postfix_str(
             f"loss {self._guard.loss:.4f}, rate {report.learning_rate:.2e}, "
             f"{self.images_per_second:.1f} images/s, data {self.data_wait:.0%}"
         )
-
-    def _estimate(self, done: int) -> None:
-        """Print how long the run will take, by its first steps, if that is long."""
-        if self._steps == 1:
-            self._first = self._last
-        if self._steps < _TIMED:
-            return
-        left = ((self._bar.total or done) - done) * (self._last - self._first) / (_TIMED - 1)
-        if left > _LONG:
-            self._log(f"about {describe_time(left)} to go, without validation: {self._shorter}")
-        self._shorter = ""
 
     def end_steps(self) -> None:
         """Judge the last steps as `step` does, and stop the clock once the device has done them."""
@@ -215,7 +234,7 @@ class Tracker:
             f"{self.images_per_second:.1f} images/s, {self.data_wait:.0%} waiting for data, "
             f"{seconds:.1f} s"
         )
-        row = {
+        row: Row = {
             "epoch": state.epoch + 1,
             "step": state.done,
             "learning_rate": state.schedule.at(state.done - 1),
@@ -231,13 +250,16 @@ class Tracker:
             "data_wait": self.data_wait,
             "seconds": seconds,
         }
+        self._row = row
         self._tell("epoch", row)
 
-    def log_annealing(self, state: TrainState) -> None:
-        """Print a line if the run's patience is over with this epoch; see `finish_epoch`."""
+    def end_epoch(self, state: TrainState) -> None:
+        """Record an epoch after `finish_epoch`, and print a line if the run's patience is over with it."""
+        if self._record is not None:
+            self._record.end_epoch(state, self._row)
         first, end = state.schedule.anneal or (0, 0)
         if end and first == state.done:
-            self._bar.total = end
+            self.bar.total = end
             best = f"best validation {state.best_name} {state.best:.4f} in epoch {state.best_epoch + 1}"
             if state.best == UNSCORED:
                 best = "validation has nothing to score"
@@ -245,16 +267,6 @@ class Tracker:
                 f"--patience {state.patience}: {best}; the learning rate falls to its end in "
                 f"{count_of((end - first) // state.steps_per_epoch, 'more epoch')}, then the run ends"
             )
-
-
-def find_shorter(config: TrainConfig, data: PreparedData, world: World) -> str:
-    """Return how a run on a CPU could be shorter; empty for one on a GPU, or whose time is planned."""
-    if world.device.type != "cpu" or "budget" in config.given:
-        return ""
-    ways = "--budget 30m trains as many epochs as fit"
-    if data.crop_size is None and data.most_pixels > _LARGE:
-        ways = f"--scale {config.data.scale / 2:g} takes about a quarter of it, {ways}"
-    return f"{ways}, in a new run"
 
 
 def _describe(validation: Validation | None, best: float) -> str:

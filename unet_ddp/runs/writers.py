@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 import math
 import os
@@ -21,6 +22,7 @@ from unet_ddp.files import open_own, replacing
 from unet_ddp.files.contents import describe_bytes
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.plugins import find
+from unet_ddp.runs.ending import Ending
 from unet_ddp.settings import called
 from unet_ddp.training.state import TrainState
 
@@ -55,6 +57,14 @@ class OwnCallback:
         self.name = name
         self._callback = self._guarded(find("callbacks", name))(run)
 
+    def close(self, ending: Ending) -> object:
+        """Tell the callback how the run ends, if its method takes that."""
+        method = getattr(self._callback, "close", None)
+        if method is None:
+            return None
+        takes_it = bool(inspect.signature(method).parameters)
+        return self._guarded(method)(*[ending] * takes_it)
+
     def __getattr__(self, moment: str) -> Callable[..., Any]:
         return self._guarded(getattr(self._callback, moment))
 
@@ -77,7 +87,7 @@ def open_named(
 ) -> list[Any]:
     """Return the callbacks that settings call, as Weights & Biases', and then the user's own.
 
-    Each has any of `step(report, done)`, `epoch(row)`, `saved(path)` and `close()`. One that returns True ends
+    Each has any of `step(report, done)`, `epoch(row)`, `saved(path)` and `close(ending)`. One that returns True ends
     the run, on all ranks after the same step.
 
     Raises:
@@ -223,7 +233,7 @@ class CsvWriter:
             append_whole(file.fileno(), text.getvalue().encode())  # before last.pt has the epoch
         self.columns, self._due = columns, []
 
-    def close(self) -> None:
+    def close(self, ending: Ending | None = None) -> None:
         """Write the rows that are due, if any."""
         if self._due:
             self.epoch(self._due.pop())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +178,32 @@ def test_nothing_to_compare_is_one_line(
     with pytest.raises(UserError, match=r"--output best\.pt: the page is HTML"):
         main([str(runs[1]), "-o", "best.pt"])
     assert not (tmp_path / "compare.html").exists()
+
+
+def write_record(folder: Path, **start: Any) -> None:
+    known = {
+        "date": "2026-11-27T10:00:00+00:00", "unet_ddp": "0.1.0", "commit": "a" * 40, "host": "one",
+        "processes": 2, "packages": {"torch": "2.15.0"}, "end": {"state": "finished"},
+    }  # fmt: skip
+    record = {"format": 1, "starts": [{**known, **start}], "settings": {}, "data": {}}
+    (folder / "run.json").write_text(json.dumps(record))
+
+
+def test_versions_machines_and_ends_that_differ_are_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [write_run(tmp_path / name, [(0.9 - k / 10, 0.5, 1)]) for k, name in enumerate("abc")]
+    write_record(folders[0])
+    write_record(
+        folders[1], has_changes=True, gpu="H100", end={"state": "stopped", "signal": "SIGTERM"}
+    )  # the third is of a version without a record
+    assert main([*map(str, folders), "-o", str(tmp_path / "page.html")]) == 0
+    heading, *rows = [re.split(" {2,}", line) for line in capsys.readouterr().out.splitlines()[:4]]
+    at = heading.index("date")
+    assert heading[at:] == ["date", "end", "machine", "unet_ddp", "commit", "torch"]
+    date, version, commit = "2026-11-27 10:00:00", "0.1.0", "a" * 12
+    assert [row[at:] for row in rows] == [
+        [date, "finished", "one, 2 x CPU", version, commit, "2.15.0"],
+        [date, "stopped SIGTERM", "one, 2 x H100", version, f"{commit}+", "2.15.0"],
+        ["-"] * 6,
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 from pathlib import Path
@@ -87,6 +88,21 @@ def test_a_report_has_what_the_run_has(folder: Path, pairs: list[Pair]) -> None:
     )
     assert len([attrs for attrs in page.all("li") if attrs.get("class") == "card"]) == 9
     assert page.texts_of("td")[-1] == "3"
+    start = {"date": "2026-11-27", "command": "train.py <b>", "folder": "/home", "unet_ddp": "0.1.0",
+             "host": "one", "processes": 2, "gpu": None, "commit": "a" * 40, "has_changes": True,
+             "packages": {"torch": "2.15.0"}, "step": 7,
+             "end": {"state": "failed", "date": "2026-11-28", "error": "disk full"}}  # fmt: skip
+    data = {"training": 5, "validation": 2, "fingerprint": "f00"}
+    record = {"format": 1, "starts": [start], "settings": {"images": "/imgs"}, "data": data}
+    (folder / "run.json").write_text(json.dumps(record))
+    write_report(folder, pairs, World(), notes=["a note"], workers=0)
+    page = Parsed(path.read_text(encoding="utf-8"))
+    assert page.texts_of("td")[-7:-1] == [
+        "2026-11-27, failed 2026-11-28 disk full", "train.py <b>, in /home",
+        f"unet_ddp 0.1.0, commit {'a' * 12}+, torch 2.15.0", "one, 2 x CPU",
+        "/imgs, 5 images to train on, 2 to validate", "f00",
+    ]  # fmt: skip
+    assert "resumed after step 7" in page.texts_of("th")
     first = path.read_bytes()
     write_report(folder, pairs, World(), notes=["a note"], workers=0)
     assert path.read_bytes() == first

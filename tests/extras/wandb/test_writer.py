@@ -19,6 +19,7 @@ from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.errors import UserError
 from unet_ddp.extras.wandb.writer import WandbWriter, as_grey
 from unet_ddp.network.precision import Precision
+from unet_ddp.runs.ending import Ending
 from unet_ddp.runs.writers import RunInfo
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.state import Schedule, TrainState
@@ -108,7 +109,7 @@ def test_figures_images_and_histograms_are_logged(tmp_path: Path, state: TrainSt
     step(state)
     state.network.bias.data[:] = float("nan")
     writer.epoch({"epoch": 2, "step": 4, "validation_dice": 0.5, "dice_cat": ""})
-    writer.close()
+    writer.close(Ending("finished", 0))
     ((run, rows),) = read_runs(tmp_path)
     assert (run.project, run.display_name) == ("unet_ddp", "mine")
     logged = {item.key: json.loads(item.value_json) for item in run.config.update}
@@ -143,7 +144,7 @@ def test_a_resumed_run_continues_there_too(tmp_path: Path, state: TrainState) ->
         state.epoch = done // 2
         writer = WandbWriter(RunInfo(tmp_path, None, {}, state, None, print))
         writer.epoch({"loss": 0.5, "step": done + 2})
-        writer.close()
+        writer.close(Ending("finished", 0))
     (first, rows), (resumed, later), (new, _) = read_runs(tmp_path)
     assert first.run_id == resumed.run_id != new.run_id
     assert list(rows) == [2] and list(later) == [4]
@@ -184,6 +185,6 @@ def test_masks_of_classes_that_overlap_are_no_grey_images(
     images: Any = {(0, 0): SAMPLE._replace(mask=bits)}
     writer = WandbWriter(RunInfo(tmp_path, None, {"overlap": True}, state, images, print))
     writer.epoch({"loss": 0.5, "step": 2})
-    writer.close()
+    writer.close(Ending("finished", 0))
     ((_, rows),) = read_runs(tmp_path)
     assert "images/path" in rows[2] and "masks/true/path" not in rows[2]

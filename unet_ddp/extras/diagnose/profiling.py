@@ -10,6 +10,7 @@ import torch
 from torch.profiler import profile, schedule
 
 from unet_ddp.files import replacing
+from unet_ddp.runs.ending import Ending
 from unet_ddp.runs.writers import RunInfo
 from unet_ddp.training.step import StepReport
 
@@ -37,7 +38,7 @@ class StepProfile:
         """Count a step."""
         self._profiler.step()
 
-    def close(self) -> None:
+    def close(self, ending: Ending | None = None) -> None:
         """Log what was measured, if it is not yet."""
         self._profiler.stop()
 

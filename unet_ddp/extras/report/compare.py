@@ -18,6 +18,7 @@ from unet_ddp.cli import parse
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, align, join_some, print_lines
 from unet_ddp.extras.report.page import Page, render
+from unet_ddp.extras.report.provenance import summarise_provenance
 from unet_ddp.files import as_local_path, as_path, is_address, write_errors, write_text
 from unet_ddp.metrics.scores import show
 from unet_ddp.network.architecture import Architecture
@@ -51,6 +52,7 @@ class Run(NamedTuple):
     scores: dict[str, float]  # of its best epoch
     cells: dict[str, str]  # its row of the table, but for settings
     settings: Mapping[str, object]
+    provenance: Mapping[str, str]  # versions, machine and end
 
     def show(self, setting: str) -> str:
         """Return a setting as the table has it."""
@@ -149,7 +151,10 @@ def read_run(place: Path) -> Run:
         "time": describe_time(sum(seconds)),
         "parameters": f"{_count_parameters(model, model.architecture, source) / 1e6:.2f} M",
     }
-    return Run(name, dice, list(accumulate(seconds)), scores, cells, model.run["config"])
+    provenance = summarise_provenance(folder)
+    return Run(
+        name, dice, list(accumulate(seconds)), scores, cells, model.run["config"], provenance
+    )
 
 
 def _count_parameters(model: SavedModel, architecture: Architecture, source: Path) -> int:
@@ -164,12 +169,16 @@ def _count_parameters(model: SavedModel, architecture: Architecture, source: Pat
 
 
 def tabulate(runs: Sequence[Run]) -> list[list[str]]:
-    """Return a heading and a row for each run: its cells, and the settings that differ."""
+    """Return a heading and a row for each run: its cells, and settings, versions and machines that differ."""
     names = set[str]().union(*(run.settings for run in runs))
     differing = _find_differing(runs, sorted(names - names_of(TrainConfig, Kind.FILES)))
     rows = [["run", *runs[0].cells, *differing]]
     for run in runs:
         rows.append([run.name, *run.cells.values(), *map(run.show, differing)])
+    for name in dict.fromkeys(name for run in runs for name in run.provenance):
+        column = [run.provenance.get(name, "-") for run in runs]
+        if len({*column}) > 1:
+            rows = [[*row, cell] for row, cell in zip(rows, [name, *column], strict=True)]
     return rows
 
 

@@ -33,6 +33,7 @@ class Page:
     range_test: Sequence[Mapping[str, str]] = ()  # the rows of learning_rate.csv
     table: Sequence[Sequence[str]] = ()  # a heading and a row for each run that is compared
     comparison: Sequence[Any] = ()  # charts of the runs that are compared
+    provenance: Sequence[tuple[str, str]] = ()  # what run.json says
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
 

@@ -31,6 +31,7 @@ from unet_ddp.evaluation.tables import headline
 from unet_ddp.evaluation.validation_split import resizes_masks
 from unet_ddp.extras.report.gallery import Picture, make_gallery
 from unet_ddp.extras.report.page import Page, render
+from unet_ddp.extras.report.provenance import list_provenance
 from unet_ddp.extras.report.rare import describe_rare
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.metrics.scores import show
@@ -111,6 +112,7 @@ def _fill_page(
         pictures=pictures,
         history=history,
         range_test=read_rows(folder / "learning_rate.csv"),
+        provenance=list_provenance(folder),
         settings=_read_shown(folder / "config.yaml"),
         notes=notes,
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 from unet_ddp.data.drawing import to_rgb
 from unet_ddp.data.masks import Ids
 from unet_ddp.errors import UserError
+from unet_ddp.runs.ending import Ending
 from unet_ddp.runs.writers import RunInfo
 from unet_ddp.training.step import forward
 
@@ -93,9 +94,9 @@ class WandbWriter:
             "masks/pred": self._wandb.Image(as_grey(logits[0].argmax(0).cpu(), classes)),
         }
 
-    def close(self) -> None:
-        """End the run there."""
-        self._run.finish()
+    def close(self, ending: Ending) -> None:
+        """End the run there, with the exit status of this one."""
+        self._run.finish(exit_code=ending.exit_status)
 
 
 def as_grey(ids: Tensor, classes: int) -> Ids:
