@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,6 +32,7 @@ class Answer(NamedTuple):
     content: bytes
     media_type: str
     line: str
+    seconds: float  # since its turn came
 
 
 class Waiting(NamedTuple):
@@ -66,6 +68,11 @@ class PredictionQueue:
         self._pool.submit(self.predict_some)
         return waiting.answer
 
+    @property
+    def length(self) -> int:
+        """Number of images whose turn has not come."""
+        return len(self._waiting)
+
     def predict_some(self) -> None:
         """Answer what waits, if another thread has not."""
         batch: dict[Path, Waiting] = {}
@@ -78,13 +85,14 @@ class PredictionQueue:
 
     def _predict_batch(self, batch: Mapping[Path, Waiting]) -> None:
         """Answer each image; after a fault each that has no answer is tried alone, as the fault may be another's."""
+        began = time.monotonic()
         try:
             found = predict_in_batches(
                 self.predictor, self._name(batch.values()),
                 batch_size=self.batch_size, threads=self.batch_size,
             )  # fmt: skip
             for files, prediction in found:
-                self._answer(batch[files.image], files, prediction)
+                self._answer(batch[files.image], files, prediction, began)
         except Exception as error:
             for path, waiting in batch.items():
                 if waiting.answer.done():
@@ -115,7 +123,7 @@ class PredictionQueue:
                 answer.set_exception(error)
 
     def _answer(
-        self, waiting: Waiting, files: ImageFiles, prediction: Prediction | UserError
+        self, waiting: Waiting, files: ImageFiles, prediction: Prediction | UserError, began: float
     ) -> None:
         try:
             outcome = write_outputs(self._job, files, prediction)
@@ -129,7 +137,7 @@ class PredictionQueue:
         if waiting.is_json:
             content, kind = self._describe(files, prediction).encode(), "application/json"
         line = outcome.line.partition(f" -> {files.mask}: ")[2]
-        waiting.answer.set_result(Answer(content, kind, line))
+        waiting.answer.set_result(Answer(content, kind, line, time.monotonic() - began))
 
     def _describe(self, files: ImageFiles, prediction: Prediction) -> str:
         """Return a prediction as JSON."""
