@@ -204,14 +204,17 @@ def _check_written(
     remove_stale(path for _, path in new if not is_address(path))
     if config.overwrite:
         return
+    refused = new
     if config.skip_existing:
-        new = [("--output", path) for path in _list_edited(files, outputs)] + lists
-    existing = find_existing(path for _, path in new)
-    for flag, path in new:
+        refused = [("--output", path) for path in _list_edited(files, outputs)] + lists
+    existing = find_existing(path for _, path in refused)
+    if not config.skip_existing and len(existing) < len(new):
+        refused = lists  # the job writes what is missing, if what exists is the same
+    for flag, path in refused:
         if path in existing:
             ways = f"--overwrite, or another {flag}"
             if flag == "--output" and not config.skip_existing:
-                ways = f"--skip-existing to keep it and write what is missing, {ways}"
+                ways = f"--skip-existing to keep it, {ways}"
             raise UserError(f"{path}: already exists; use {ways}")
 
 

@@ -144,7 +144,8 @@ class Service:
             self.requests -= 1
         self.metrics.images.inc()
         self.metrics.seconds.observe(answer.seconds)
-        self.log(request, 200, f"{time.monotonic() - began:.3f} s, {answer.line}")
+        told = filter(None, (f"{time.monotonic() - began:.3f} s", answer.line))
+        self.log(request, 200, ", ".join(told))
         return Response(answer.content, media_type=answer.media_type)
 
     def check_client(self, request: Request) -> None:

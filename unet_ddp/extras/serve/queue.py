@@ -136,7 +136,7 @@ class PredictionQueue:
         content, kind = files.mask.read_bytes(), _MEDIA_TYPES[files.mask.suffix]
         if waiting.is_json:
             content, kind = self._describe(files, prediction).encode(), "application/json"
-        line = outcome.line.partition(f" -> {files.mask}: ")[2]
+        line = outcome.line.partition(f" -> {files.mask}")[2].removeprefix(": ")
         waiting.answer.set_result(Answer(content, kind, line, time.monotonic() - began))
 
     def _describe(self, files: ImageFiles, prediction: Prediction) -> str:
