@@ -101,7 +101,9 @@ def print_summary(job: Job, failed: int, single_class: int, skipped: int, kept: 
     total = len(job.files)
     if total > FEW:
         written = total - failed - skipped - kept
-        if written or not kept:
+        if not job.mask.is_written:
+            print(f"{count_of(written, 'image')} predicted")
+        elif written or not kept:
             print_lines(f"{count_of(written, 'mask')} written, e.g. {job.files[0].mask}")
         if kept:
             print(f"{count_of(kept, 'image')} completed: the files that existed are the same")

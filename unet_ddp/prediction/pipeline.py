@@ -76,7 +76,9 @@ def process_images(job: Job) -> Iterator[Outcome]:
     """Yield the outcomes of this process's share of the images, which are then written."""
     config, world, predictor = job.config, job.world, job.predictor
     share = job.files[world.rank :: world.size]
-    existing = find_done(share) if config.skip_existing else []
+    existing = []
+    if config.skip_existing and (job.mask.is_written or not job.records):
+        existing = find_done(share)
     done = {files.index for files in existing}
     if not config.overwrite and not config.skip_existing:
         job = replace(job, existing=frozenset(find_existing(p for f in share for p in f.written)))
@@ -161,14 +163,15 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
 def _describe(job: Job, files: ImageFiles, prediction: Prediction, kept: Sequence[Path]) -> Outcome:
     """Return what was written of an image, and what is in its mask if the classes have names."""
     labels = prediction.labels
-    shares = zip(labels.class_names, prediction.shares, strict=True)
-    found = [(name, share) for name, share in shares if share]
-    single_class = found[0][0] if len(found) == 1 and found[0][1] == 1 else ""
-    about = labels.summarise(prediction.mask)
-    if labels.names:
-        about += ", ".join(f"{name} {share:.1%}" for name, share in found)
+    found = [k for k, share in enumerate(prediction.shares) if share]
+    single_class = ""
+    if len(found) == 1 and prediction.shares[found[0]] == 1:
+        single_class = labels.class_names[found[0]]
+    about = summarise(prediction) if labels.names else ""
     line = str(files.image)
     written = [str(path) for path in files.written if path not in kept]
+    if not files.written:
+        written = [str(records.path) for records in job.records]
     if written:
         line += f" -> {join_some(written, _SHOWN)}"
     if kept:
@@ -176,6 +179,14 @@ def _describe(job: Job, files: ImageFiles, prediction: Prediction, kept: Sequenc
         about = f"kept {join_some([*map(str, kept)], _SHOWN)}, which {are} the same; {about}"
     line = ": ".join(filter(None, (line, about.removesuffix("; "))))
     return Outcome(line, single_class=single_class, kept=len(kept))
+
+
+def summarise(prediction: Prediction) -> str:
+    """Return the number of objects, if the labels number them, and the classes' shares of the pixels."""
+    labels = prediction.labels
+    shares = zip(labels.class_names, prediction.shares, strict=True)
+    found = ", ".join(f"{name} {share:.1%}" for name, share in shares if share)
+    return labels.summarise(prediction.mask) + found
 
 
 def _compute(job: Job, files: ImageFiles, prediction: Prediction) -> None:

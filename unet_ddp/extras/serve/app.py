@@ -144,8 +144,7 @@ class Service:
             self.requests -= 1
         self.metrics.images.inc()
         self.metrics.seconds.observe(answer.seconds)
-        told = filter(None, (f"{time.monotonic() - began:.3f} s", answer.line))
-        self.log(request, 200, ", ".join(told))
+        self.log(request, 200, f"{time.monotonic() - began:.3f} s, {answer.line}")
         return Response(answer.content, media_type=answer.media_type)
 
     def check_client(self, request: Request) -> None:

@@ -19,7 +19,7 @@ from unet_ddp.errors import RunError, UserError
 from unet_ddp.extras.serve.settings import ServeConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
 from unet_ddp.prediction.paths import name_outputs
-from unet_ddp.prediction.pipeline import Job, predict_in_batches, write_outputs
+from unet_ddp.prediction.pipeline import Job, predict_in_batches, summarise, write_outputs
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 
@@ -136,8 +136,8 @@ class PredictionQueue:
         content, kind = files.mask.read_bytes(), _MEDIA_TYPES[files.mask.suffix]
         if waiting.is_json:
             content, kind = self._describe(files, prediction).encode(), "application/json"
-        line = outcome.line.partition(f" -> {files.mask}")[2].removeprefix(": ")
-        waiting.answer.set_result(Answer(content, kind, line, time.monotonic() - began))
+        seconds = time.monotonic() - began
+        waiting.answer.set_result(Answer(content, kind, summarise(prediction), seconds))
 
     def _describe(self, files: ImageFiles, prediction: Prediction) -> str:
         """Return a prediction as JSON."""
