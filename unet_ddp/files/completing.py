@@ -45,7 +45,7 @@ def holds_back(
 def completing(existing: Collection[Path]) -> Iterator[list[Path]]:
     """Hold back what this thread replaces in the block; at its end, write the files that are missing.
 
-    Those of `existing` that would be the same stay, and are then in the list.
+    A file of `existing` that would be the same stays, and is then in the list.
 
     Raises:
         UserError: one of `existing` would be another file; then none is written.
