@@ -27,7 +27,7 @@ import numpy as np
 from PIL import Image
 
 _NAMESPACE, _NETWORK = 0x00020000, 0x40000000  # CLONE_NEWNS, CLONE_NEWNET
-_READ_ONLY, _NO_SUID, _BIND, _REMOUNT, _PRIVATE = 1, 2, 4096, 32, 1 << 18 | 1 << 14
+READ_ONLY, _NO_SUID, BIND, REMOUNT, _PRIVATE = 1, 2, 4096, 32, 1 << 18 | 1 << 14
 NOBODY = 54321  # an id without a name
 LONG = "long" * 25
 LIMIT = 60  # seconds of a command
@@ -143,10 +143,10 @@ def read_only_root(folder: Path, *, works_in_root: bool = True) -> None:
     """Only FOLDER/out can be written to, as a volume of a container."""
     own_mounts()
     out = folder / "out"
-    mount(str(out), out, None, _BIND)
-    mount(None, "/", None, _REMOUNT | _READ_ONLY | _BIND)
+    mount(str(out), out, None, BIND)
+    mount(None, "/", None, REMOUNT | READ_ONLY | BIND)
     if Path("/dev/shm").is_mount():
-        mount(None, "/dev/shm", None, _REMOUNT | _READ_ONLY | _BIND)
+        mount(None, "/dev/shm", None, REMOUNT | READ_ONLY | BIND)
     os.environ.pop("TMPDIR", None)
     os.environ["HOME"] = "/root"
     os.environ.pop("XDG_CACHE_HOME", None)
@@ -191,8 +191,8 @@ def read_only_folder(place: str) -> Callable[[Path], None]:
     def enter(folder: Path) -> None:
         own_mounts()
         path = folder / place
-        mount(str(path), path, None, _BIND)
-        mount(None, path, None, _REMOUNT | _READ_ONLY | _BIND)
+        mount(str(path), path, None, BIND)
+        mount(None, path, None, REMOUNT | READ_ONLY | BIND)
 
     return enter
 
@@ -201,7 +201,7 @@ def without_names(folder: Path) -> None:
     """No /etc/hosts and no server of names."""
     own_mounts()
     for name in ("hosts", "resolv.conf"):
-        mount("/dev/null", f"/etc/{name}", None, _BIND)
+        mount("/dev/null", f"/etc/{name}", None, BIND)
 
 
 def without_loopback(folder: Path) -> None:
@@ -220,7 +220,7 @@ def show_python() -> None:
         mount("tmpfs", folder, "tmpfs", 0, "mode=755")
         for place, handle in shown:
             place.mkdir(parents=True, exist_ok=True)
-            mount(f"/proc/self/fd/{handle}", place, None, _BIND)
+            mount(f"/proc/self/fd/{handle}", place, None, BIND)
             os.close(handle)
 
 

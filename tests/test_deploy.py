@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ from torch.distributed.run import config_from_args, parse_args
 
 from tests import cluster
 from tests.conftest import data_flags, make_set
-from tests.ranks import ROOT, Ranks, call_main, python
+from tests.ranks import LIMIT, ROOT, Ranks, call_main
 from tests.test_resume import assert_same_state
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.cli import parse_train
@@ -46,7 +50,7 @@ def parse_torchrun(argv: list[str]) -> tuple[LaunchConfig, TrainConfig]:
     return launch, parse_train(words[2:])
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in DEPLOY.iterdir()))
+@pytest.mark.parametrize("name", sorted(path.name for path in DEPLOY.iterdir() if path.is_file()))
 def test_a_file_begins_with_the_three_lines_that_a_user_types(name: str) -> None:
     head = re.match(r"(?:#.*\n)+", (DEPLOY / name).read_text(encoding="utf-8"))
     assert head is not None
@@ -270,32 +274,105 @@ def instructions() -> list[tuple[str, str]]:
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     text = re.sub(r"^#.*\n", "", text, flags=re.M).replace("\\\n", " ")
     lines = [line.partition(" ") for line in text.splitlines() if line]
-    return [(name, words) for name, _, words in lines]
+    return [(name, words.strip()) for name, _, words in lines]
+
+
+def words_of(name: str) -> list[str]:
+    """Return the words of each instruction of a kind."""
+    return [words for found, words in instructions() if found == name]
 
 
 def test_the_dockerfile_is_sound() -> None:
     run_tool("hadolint", str(DEPLOY / "Dockerfile"))
-    names = [name for name, _ in instructions()]
-    words = [text for _, text in instructions()]
-    (base,) = (text for name, text in instructions() if name == "FROM")
-    assert re.fullmatch(r"python:\d+\.\d+\.\d+-slim-\w+", base)
-    installs = next(i for i, text in enumerate(words) if "--requirement" in text)
-    sources = next(i for i, text in enumerate(words) if text.startswith("unet_ddp"))
+    steps = instructions()
+    bases = [words.split()[0] for words in words_of("FROM")]
+    stages = [words.split()[-1] for words in words_of("FROM")]
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-\w+", bases[0])  # as deploy/requirements
+    assert set(bases[1:]) < set(stages) and stages[-1] == "train"
+    installs = next(i for i, (_, words) in enumerate(steps) if "--require-hashes" in words)
+    sources = steps.index(("COPY", "unet_ddp unet_ddp"))
     assert installs < sources, "a change of the sources would install torch again"
-    user = names.index("USER")
-    assert words[user] != "root" and int(words[user]) > 0  # a number: Kubernetes must see it
-    assert user > sources and names.count("USER") == 1
+    (user,) = words_of("USER")
+    assert int(user) > 0  # a number: Kubernetes must see it
+    assert steps.index(("USER", user)) > sources
     assert "--shm-size" in (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 
 
-@pytest.mark.processes
-def test_the_image_has_all_that_the_programs_import(tmp_path: Path) -> None:
-    for name, words in instructions():
-        if name == "COPY":
-            *sources, target = words.split()
+def test_the_image_s_extras_are_those_that_its_commands_need() -> None:
+    (extras,) = (words for words in words_of("ARG") if words.startswith("EXTRAS="))
+    names = extras.partition("=")[2].strip('"').split()
+    assert {"cloud", "serve"} <= set(names)
+    assert all((DEPLOY / "requirements" / f"{name}.txt").is_file() for name in names)
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[Path]:
+    """A folder that other users reach, with app/ and site/ as in the image: the wheel that it makes, installed."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        for place in (folder, folder / "build", folder / "app", folder / "site"):
+            place.mkdir(exist_ok=True)
+            place.chmod(0o755)
+        copies = [words.split() for words in words_of("COPY")]
+        for *sources, target in copies:
+            work = "app" if "train.py" in sources else "build"
             for source in sources:
                 copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
-                copy(ROOT / source, tmp_path / target)
-    done = python(tmp_path, "-c", "import train, predict; print(train.__file__)", PYTHONPATH="")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(tmp_path / "train.py")
+                copy(ROOT / source, folder / work / target)
+        pip = [sys.executable, "-m", "pip"]
+        made = [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "."]
+        subprocess.run(made, cwd=folder / "build", check=True)
+        (wheel,) = (folder / "build").glob("*.whl")
+        site = ["install", "-q", "--no-deps", "--no-index", "--target", str(folder / "site")]
+        subprocess.run([*pip, *site, str(wheel)], check=True)
+        make_set(folder / "app" / "data", 6, size=(32, 32))
+        (folder / "app" / "checkpoints").mkdir()
+        yield folder
+
+
+def start_in_image(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
+    """Start a command of Python as a container of the image does."""
+    enter = [sys.executable, str(ROOT / "tests" / "image.py"), str(folder)]
+    whole = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*enter, *words], env={**whole, **environment}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.mark.thorough
+@pytest.mark.processes
+def test_the_image_trains_predicts_and_serves_where_nothing_else_is_writable(image: Path) -> None:
+    """A user without a name, a read-only root, one volume, and /tmp."""
+    pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("mounts need root")
+    where = "import unet_ddp, pathlib; print(unet_ddp.__file__); pathlib.Path('new').touch()"
+    found = start_in_image(image, "-c", where).communicate(timeout=LIMIT)
+    assert found[0] == f"{image}/site/unet_ddp/__init__.py\n" and "Read-only file" in found[1]
+    flags = "--epochs 1 --width 2 --batch-size 2 --workers 1"
+    for words in (
+        ["train.py", *flags.split()],
+        ["predict.py", "data/imgs", "-o", "checkpoints/masks"],
+    ):
+        process = start_in_image(image, *words)
+        out, err = process.communicate(timeout=LIMIT)
+        assert process.returncode == 0 and "warning" not in out + err, out + err
+    written = {path.name for path in (image / "app" / "checkpoints").iterdir()}
+    assert {"best.pt", "report.html", "masks"} <= written
+    serve = next(words for words in words_of("CMD") if "serve" in words)
+    (check,) = words_of("HEALTHCHECK")
+    token = {"UNET_DDP_TOKEN": "a secret of many words"}
+    process = start_in_image(image, *json.loads(serve)[1:], "--port", "0", **token)
+    try:
+        assert process.stdout is not None
+        line = next(line for line in process.stdout if line.startswith("on http://0.0.0.0:"))
+        port = re.findall(r":(\d+)/", line)[0]
+        probe = json.loads(check.partition(" CMD ")[2])[1:]
+        words = [word.replace(":8000/", f":{port}/") for word in probe]
+        asked = start_in_image(image, *words)
+        assert asked.communicate(timeout=LIMIT) == ("", "") and asked.returncode == 0
+    finally:
+        process.terminate()
+        _, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, err

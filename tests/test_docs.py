@@ -51,6 +51,7 @@ rdzv_id rdzv_backend rdzv_endpoint rdzv_conf local_addr signals_to_handle shm_si
 sample count side carvana camvid minutes seeds program data names weights no_test only results seconds kills ranks steps cycles case
 save_tif numa_binding batch power index_url
 retry retry_delay retry_connrefused data_binary
+target read_only tmpfs
 nodes gpus_per_node gpus_per_task cpus_per_task time job_name me signal partition account logdir
 no_deps no_index find_links name install version
 server_host function_module function_parameter conf_threshold conv_mask_to_poly allow_unmatched_labels"""

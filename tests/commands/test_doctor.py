@@ -95,9 +95,33 @@ def test_long_lists_of_kinds_are_cut_and_those_of_problems_are_not(
     for path in (tmp_path / "imgs").iterdir():
         cut(path)
     make_set(tmp_path, 4)
-    status, lines = examine(tmp_path, capsys)
+    status, lines = examine(tmp_path, capsys, "--all")
     assert status == 2 and len(of_kind(lines, "error")) >= 18
     assert lines[-1] == f"unfit to train: {len(of_kind(lines, 'error'))} problems"
+
+
+def test_of_files_with_the_same_problem_three_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Problems differ in more than names and numbers; four are all named, as a count takes a line, too."""
+    make_set(tmp_path, 16)
+    names = sorted(path.name for path in (tmp_path / "imgs").iterdir())
+    for k, name in enumerate(names[:6]):
+        Image.new("RGB", (10 + k, 11)).save(tmp_path / "imgs" / name)
+    for name in names[6:10]:
+        (tmp_path / "imgs" / name).write_bytes(b"no image")
+    for name in names[10:]:
+        (tmp_path / "masks" / name).unlink()
+    status, lines = examine(tmp_path, capsys)
+    errors = of_kind(lines, "error")
+    assert status == 2 and lines[-1] == "unfit to train: 16 problems"
+    assert [line for line in errors if "more like this" in line] == [
+        "3 more like this; doctor --all names them"
+    ] * 2
+    kinds = [sum(word in line for line in errors) for word in (" is 32x24", "text file", "no mask")]
+    assert kinds == [3, 4, 3]
+    listed = of_kind(examine(tmp_path, capsys, "--all")[1], "error")
+    assert len(listed) == 16 and set(listed) > {line for line in errors if "more like" not in line}
 
 
 def test_settings_that_do_not_fit_the_set_are_problems(

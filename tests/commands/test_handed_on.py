@@ -617,8 +617,8 @@ def test_a_predictor_is_made_with_all_its_options(folder: Path) -> None:
     }),
     (one_core_each, {"threads": 2}),
     (PredictionQueue, {"predictor.concurrency": 2, "config.batch_size": 3}),
-    (uvicorn.Config, {"timeout_graceful_shutdown": 60, "lifespan": "off", "ws": "none", "server_header": False}),
-    last=uvicorn.Config,
+    (uvicorn.Config, {"lifespan": "off", "ws": "none", "server_header": False}),
+    last=PredictionQueue,
 )  # fmt: skip
 def test_serve_hands_on_its_settings(folder: Path) -> None:
     with fast():

@@ -85,8 +85,7 @@ def test_each_image_has_its_outcome(photos: PredictConfig, batch_size: int | Non
     assert not any(outcome.is_skipped or outcome.single_class for outcome in outcomes)
     (line,) = (outcome.line for outcome in outcomes if "c.png" in outcome.line)
     mask = np.asarray(Image.open("out/c_mask.png"))
-    share = (mask == 1).mean()
-    assert line == f"p/c.png -> out/c_mask.png: 0 {1 - share:.1%}, 1 {share:.1%}"
+    assert line == "p/c.png -> out/c_mask.png"
     assert (mask != predictor("p/c.png").ids).mean() < 0.01
     assert {path.name for path in Path("out").iterdir()} == {f"{x}_mask.png" for x in "acde"}
 
@@ -133,7 +132,7 @@ def test_all_outputs_of_an_image(photos: PredictConfig) -> None:
     predictor = make_predictor()
     (outcome,) = run(new_job(config, predictor))
     assert json.loads(Path("o.geojson").read_text())["features"]
-    assert outcome.line.startswith("p/a.png -> out/a_mask.png: ")
+    assert outcome.line == "p/a.png -> out/a_mask.png, out/a_overlay.png and 1 more"
     assert {path.name for path in Path("out").iterdir()} == {
         "a_mask.png", "a_overlay.png", "a_probabilities.npy",
     }  # fmt: skip
@@ -181,7 +180,7 @@ def test_the_mask_is_written_last(photos: PredictConfig, monkeypatch: pytest.Mon
 def test_one_class_only_is_named(photos: PredictConfig) -> None:
     predictor = make_predictor(threshold=1 - 1e-9)
     (outcome,) = run(new_job(replace(photos, inputs=("p/a.png",)), predictor))
-    assert outcome.single_class == "0" and outcome.line.endswith(": 0 100.0%")
+    assert outcome.single_class == "0"
 
 
 def test_the_error_of_the_only_image_is_the_jobs(photos: PredictConfig) -> None:

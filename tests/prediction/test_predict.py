@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -46,11 +47,8 @@ def test_one_image_needs_no_flag(here: Path, capsys: pytest.CaptureFixture[str])
     mask = np.asarray(Image.open("image_mask.png"))
     assert mask.shape == (41, 67)
     assert set(np.unique(mask)) == {0, 255}
-    share = (mask == 255).mean()
-    assert capsys.readouterr() == (
-        "model: checkpoints/best.pt\n"
-        f"image.png -> image_mask.png: 0 {1 - share:.1%}, 255 {share:.1%}\n", "",
-    )  # fmt: skip
+    said = capsys.readouterr()
+    assert said == ("model: checkpoints/best.pt\nimage.png -> image_mask.png\n", "")
     write_model(here / "checkpoints" / "cells" / "best.pt", Labels((0, 255)))
     assert run("image.png", "--overwrite") == 0
     assert capsys.readouterr().out.startswith(
@@ -138,12 +136,101 @@ def test_existing_masks_stay_without_overwrite(
     assert run("a.png") == 2
     assert Path("a_mask.png").read_bytes() == b"by hand"
     error = (
-        "error: a_mask.png: already exists; use --skip-existing to keep it and write what is missing, "
-        "--overwrite, or another --output\n"
+        "error: a_mask.png: already exists; use --skip-existing to keep it, --overwrite, or another "
+        "--output\n"
     )
     assert capsys.readouterr().err == error
+    assert run("a.png", "--overlay") == 2
+    assert Path("a_mask.png").read_bytes() == b"by hand"
+    assert capsys.readouterr().err == (
+        "error: a_mask.png: already exists, and differs from this prediction; use --overwrite, or "
+        "another --output\n"
+    )
+    assert sorted(path.name for path in here.iterdir() if path.is_file()) == ["a.png", "a_mask.png"]
     assert run("a.png", "--overwrite") == 0
     assert Path("a_mask.png").read_bytes() != b"by hand"
+
+
+OUTPUTS = {
+    "overlay": ["--overlay"],
+    "npy": ["--probabilities", "npy"],
+    "png": ["--probabilities", "png"],
+    "labelme": ["--annotations", "labelme"],
+    "own": ["--write", "sizes:Sizes"],
+}
+SIZES = """
+from unet_ddp.files import write_text
+from unet_ddp.prediction.outputs.base import Output
+
+class Sizes(Output):
+    def files(self, image):
+        return [image.named("_size.txt")]
+    def write(self, image, prediction):
+        write_text(*self.files(image), str(prediction.size))
+"""
+
+
+@pytest.mark.parametrize("flags", OUTPUTS.values(), ids=OUTPUTS)
+def test_outputs_are_added_to_masks_that_are_the_same(
+    here: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    """And masks to outputs, of a folder or in storage."""
+    Path("sizes.py").write_text(SIZES)
+    for name in ("a.png", "b.png"):
+        write_photo(here / "p" / name)
+    assert run("p", "-o", "whole", *flags) == 0
+    files = {path.name: path.read_bytes() for path in Path("whole").iterdir()}
+    assert run("p/a.png", "-o", "out/a_mask.png") == 0
+    before = Path("out/a_mask.png").stat().st_mtime_ns
+    capsys.readouterr()
+    assert run("p", "-o", "out", *flags) == 0
+    out, err = capsys.readouterr()
+    assert "p/a.png -> out/a" in out and err.startswith("\r") == bool(err)
+    assert out.count(": kept out/a_mask.png, which is the same\n") == out.count("kept") == 1
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == files
+    assert Path("out/a_mask.png").stat().st_mtime_ns == before
+    for path in Path("out").glob("*_mask.png"):
+        path.unlink()
+    assert run("p", "-o", "out", *flags) == 0
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == files
+
+
+def test_a_list_is_added_to_masks_and_no_list_is_replaced(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_photo(here / "a.png")
+    assert run("a.png", "--rle", "whole.csv") == 0
+    capsys.readouterr()
+    assert run("a.png", "--rle", "l.csv") == 0
+    out = capsys.readouterr().out
+    assert out.endswith("a.png: kept a_mask.png, which is the same\nl.csv: 1 image\n")
+    assert Path("l.csv").read_bytes() == Path("whole.csv").read_bytes()
+    assert run("a.png", "--rle", "l.csv", "--overlay") == 2
+    assert capsys.readouterr().err.startswith("error: l.csv: already exists; use --overwrite, or")
+
+
+@pytest.mark.parametrize("flags", [[], ["--batch-size", "2"]], ids=["threads", "batches"])
+def test_a_mask_that_differs_ends_the_job_before_others_are_written(
+    here: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    for k in range(30):
+        write_photo(here / "p" / f"{k:02}.png")
+    assert run("p", "-o", "out") == 0
+    for k in range(29):
+        Path(f"out/{k:02}_mask.png").unlink()
+    kept = Path("out/29_mask.png").read_bytes()
+    Path("out/29_mask.png").write_bytes(kept[:-1])
+    assert run("p", "-o", "out", "--probabilities", "npy", "--workers", "1", *flags) == 2
+    assert "out/29_mask.png: already exists, and differs from" in capsys.readouterr().err
+    assert Path("out/29_mask.png").read_bytes() == kept[:-1]
+    assert not {path.name for path in Path("out").iterdir()} & {
+        "29_probabilities.npy",
+        "20_mask.png",
+    }
+    Path("out/29_mask.png").write_bytes(kept)
+    assert run("p", "-o", "out", "--probabilities", "npy") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"\d images? completed: the files that existed are the same\n", out)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +285,8 @@ def test_names_of_any_bytes_on_a_strict_terminal(
     argv = ["p", "-o", "o\x1bt", "--rle", "l\x1b.csv", "--polygons", "p.json", "--overlay"]
     assert run(*argv, "--probabilities", "png", "-m", "m\x1b.pt", "-t", "0.5") == 0
     out = shown.getvalue().decode("ascii")
-    assert "\x1b" not in out and r"p/esc\x1b[31m.png -> o\x1bt/esc\x1b[31m_mask.png: a\x1bb " in out
+    assert "\x1b" not in out and r"p/esc\x1b[31m.png -> o\x1bt/esc\x1b[31m_mask.png, " in out
+    assert r"_overlay.png and 2 more: a\x1bb " in out
     assert r"p/bad\udcff.png" in out and r"p/gr\xf6.png" in out and r"line\nbreak.png" in out
     assert out.count("\n") == 2 + len(STRANGE) + 2  # model, threshold, images, lists
     with Path("l\x1b.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as file:
@@ -240,7 +328,7 @@ def test_one_class_only_is_a_warning(here: Path, capsys: pytest.CaptureFixture[s
     checkpoint.save(here / "checkpoints" / "best.pt", content)
     write_photo(here / "a.png")
     assert run("a.png") == 0
-    assert ": 0 100.0%; warning: all of it is 0\n" in capsys.readouterr().out
+    assert "a.png -> a_mask.png; warning: all of it is 0\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("few", [2, 3])
@@ -301,7 +389,7 @@ def test_the_bar_counts_all_processes_images(
     files = [Path(str(n)) for n in range(images)]
     job = SimpleNamespace(files=files, world=World(rank, size))
     outcomes = [Outcome(line=str(n)) for n in range(rank, images, size)]
-    assert predict.print_outcomes(job, outcomes) == (0, 0, 0)  # type: ignore[arg-type]
+    assert predict.print_outcomes(job, outcomes) == (0, 0, 0, 0)  # type: ignore[arg-type]
     assert bars.pop() == expected
 
 
@@ -418,7 +506,6 @@ def test_an_interrupted_job_continues(here: Path, capsys: pytest.CaptureFixture[
     assert run(*argv, "whole.csv") == 0
     Path("out/c_mask.png").unlink()
     before = Path("out/a_mask.png").stat().st_mtime_ns
-    assert run(*argv, "b.csv") == 2  # not without being asked
     assert run(*argv, "b.csv", "--skip-existing") == 0
     assert Path("out/c_mask.png").exists()
     assert Path("out/a_mask.png").stat().st_mtime_ns == before

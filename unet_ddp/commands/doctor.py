@@ -5,11 +5,13 @@ The check is that of train.py, which stops at the first problem where the doctor
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePath
 
 from unet_ddp.checks.check import CheckedData, check_classes, check_dataset
 from unet_ddp.checks.summary import class_pixels
@@ -23,6 +25,8 @@ from unet_ddp.data.samplers import TrainingSampler
 from unet_ddp.errors import align, count_of, join_some, print_lines
 from unet_ddp.settings import Kind
 
+_NAMED = 3  # files with the same problem
+_OF_A_FILE = re.compile(r"\S*[\d/]\S*")  # names and numbers in a message
 _MOST_CLASSES = 21  # rows of the table, as many as Pascal VOC has
 
 
@@ -36,6 +40,8 @@ class DoctorConfig(TrainConfig):
     unused = all_but(Kind.DATA, Kind.LIMITED_BY_DATA)
     strict: bool = False
     """Exit with status 1 if there are warnings."""
+    all: bool = False
+    """Name all files with the same problem, not the first three."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -60,14 +66,16 @@ def main(argv: Sequence[str]) -> int:
     recipe = config.launch.config
     names = config.recipe
     report.problems = [name_recipe(problem, recipe, names) for problem in report.problems]
-    print_lines(*format_findings(report, data))
+    print_lines(*format_findings(report, data, named=None if config.all else _NAMED))
     if report.problems:
         return 2
     return 1 if report.warnings and config.strict else 0
 
 
-def format_findings(report: Report, data: CheckedData | None) -> list[str]:
-    """Return all findings as lines for a terminal."""
+def format_findings(
+    report: Report, data: CheckedData | None, named: int | None = _NAMED
+) -> list[str]:
+    """Return all findings as lines for a terminal, of each kind of problem the first `named` and a count."""
     lines = list(report.notes)
     if data is not None:
         lines += _describe_files(data)
@@ -78,7 +86,7 @@ def format_findings(report: Report, data: CheckedData | None) -> list[str]:
             shown = [f"{name} ({count})" for name, count in groups.most_common()]
             lines.append(f"groups: {join_some(shown, 8)}")
     lines.append("")
-    lines += [f"error: {line}" for line in report.problems]
+    lines += [f"error: {line}" for line in _fold(report.problems, named)]
     lines += [f"warning: {line}" for line in report.warnings]
     verdict = "ok: ready to train"
     if report.problems:
@@ -86,6 +94,22 @@ def format_findings(report: Report, data: CheckedData | None) -> list[str]:
     elif report.warnings:
         verdict = f"ready to train, with {count_of(len(report.warnings), 'warning')}"
     return [*lines, verdict]
+
+
+def _fold(problems: Sequence[str], most: int | None) -> list[str]:
+    """Return the problems, those that differ in names and numbers alone together: `most` of them, and how many more."""
+    kinds: dict[str, list[str]] = {}
+    for problem in problems:
+        place, _, what = problem.partition(": ")
+        kind = _OF_A_FILE.sub("", what.replace(PurePath(place).stem, "") or problem)
+        kinds.setdefault(kind, []).append(problem)
+    lines = []
+    for same in kinds.values():
+        if most is None or len(same) <= most + 1:
+            lines += same
+        else:
+            lines += [*same[:most], f"{len(same) - most} more like this; doctor --all names them"]
+    return lines
 
 
 def _describe_files(data: CheckedData) -> list[str]:

@@ -215,7 +215,10 @@ def finish(
     how = predictor.labels.decision
     if evaluation.threshold is not None:
         how = f"foreground from probability {evaluation.threshold:g} on"
-    print_lines(f"model: {job.source}", *(f"  {note}" for note in predictor.notes))
+    notes = list(predictor.notes)
+    if any(model.is_half for model in predictor.models):
+        notes.append("in bfloat16, as it was trained (--precision float32 turns it off)")
+    print_lines(f"model: {job.source}", *(f"  {note}" for note in notes))
     print_lines(f"scored: {scored}, at their own size; {how}", *terminal_table(evaluation))
     print_lines(*uncertainty.describe())
     if job.images is None and best is not None:

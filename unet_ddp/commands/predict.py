@@ -62,19 +62,19 @@ def predict(config: PredictConfig, world: World) -> int:
         records = [stack.enter_context(closing(Records(each))) for each in lists]
         job = Job(config, world, files, predictor, outputs, records)
         counts = print_outcomes(job, process_images(job))
-        failed, single_class, skipped = map(sum, zip(*world.gather(counts), strict=True))
+        failed, single_class, skipped, kept = map(sum, zip(*world.gather(counts), strict=True))
         for each in records:
             each.merge(world)
-        world.on_main(lambda: print_summary(job, failed, single_class, skipped))
+        world.on_main(lambda: print_summary(job, failed, single_class, skipped, kept))
     return 1 if failed else 0
 
 
-def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int]:
-    """Print the outcomes; return how many images failed, have one class only, and were skipped.
+def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int, int]:
+    """Print the outcomes; return how many images failed, have one class only, were skipped, and had files that are the same.
 
     A bar shows all processes' images, if there are several.
     """
-    failed = single_class = skipped = 0
+    failed = single_class = skipped = kept = 0
     total = len(job.files)
     shown = total > 1 and job.world.is_main
     disable = None if shown else True
@@ -84,6 +84,7 @@ def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int
             if outcome.single_class:
                 single_class += 1
                 line += f"; warning: all of it is {outcome.single_class}"
+            kept += outcome.kept > 0
             if outcome.is_skipped:
                 skipped += 1
             elif outcome.error:
@@ -92,15 +93,20 @@ def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int
             elif total <= FEW:
                 tqdm.write(one_line(line))
             bar.update(min(job.world.size, total - bar.n))  # the others are about as far
-    return failed, single_class, skipped
+    return failed, single_class, skipped, kept
 
 
-def print_summary(job: Job, failed: int, single_class: int, skipped: int) -> None:
+def print_summary(job: Job, failed: int, single_class: int, skipped: int, kept: int) -> None:
     """Print how the job went."""
     total = len(job.files)
     if total > FEW:
-        written = count_of(total - failed - skipped, "mask")
-        print_lines(f"{written} written, e.g. {job.files[0].mask}")
+        written = total - failed - skipped - kept
+        if not job.mask.is_written:
+            print(f"{count_of(written, 'image')} predicted")
+        elif written or not kept:
+            print_lines(f"{count_of(written, 'mask')} written, e.g. {job.files[0].mask}")
+        if kept:
+            print(f"{count_of(kept, 'image')} completed: the files that existed are the same")
         if single_class:
             print(f"warning: {single_class} of them have one class only")
     if skipped:

@@ -33,7 +33,7 @@ _NAMES = "name masks like their images, pair them in a --list, or remove the ima
 _CASE = "a mask's name has other upper and lower case: rename one, or pair them in a --list"
 _OTHERS = "export others as TIFF or PNG; python -m unet_ddp import makes masks of annotations"
 _CLASSES = "if its folders are classes, make masks of them with python -m unet_ddp import; --overlap needs at least two"
-_SHOWN = 3  # problems in one error; the doctor lists all
+_SHOWN = 3  # problems in one error; doctor --all lists all
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Report:
         shown = "; ".join(problems[:_SHOWN])
         rest = len(problems) - _SHOWN
         if rest > 0:
-            shown += f"; and {rest} more, listed by 'python -m unet_ddp doctor'"
+            shown += f"; and {rest} more, listed by 'python -m unet_ddp doctor --all'"
         raise UserError(shown)
 
     def attempt(self, work: Callable[[], Result]) -> Result | None:

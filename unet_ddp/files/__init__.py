@@ -16,6 +16,7 @@ from threading import RLock
 from typing import IO, Any
 
 from unet_ddp.errors import UserError, one_line
+from unet_ddp.files.completing import holds_back
 from unet_ddp.storage import open_address, storage_of
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
@@ -43,6 +44,7 @@ def as_local_path(text: str, flag: str) -> Path:
     return path
 
 
+@holds_back
 @contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary file in the folder of `path`; it replaces `path` if the block succeeds.

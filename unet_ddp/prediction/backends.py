@@ -103,6 +103,7 @@ class LoadedModel:
     preprocessing: Preprocessing
     threshold: float | None
     notes: list[str]
+    is_half: bool = False  # it computes in bfloat16
 
 
 def open_model(source: str | Path, device: torch.device, **how: Any) -> LoadedModel:
@@ -164,11 +165,9 @@ def build_model(
     config = model.run.get("config") or {}
     is_half = config.get("precision") == "bfloat16" and bfloat16 and device.type == "cpu"
     dtype = torch.bfloat16 if is_half else torch.float32
-    notes = list(model.notes)
-    if is_half:
-        notes.append("in bfloat16, as it was trained (--precision float32 turns it off)")
     backend = TorchBackend(built, preprocessing, device, fold=fold, dtype=dtype)
-    return LoadedModel(backend, labels, preprocessing, model.threshold, notes)
+    notes = list(model.notes)
+    return LoadedModel(backend, labels, preprocessing, model.threshold, notes, is_half=is_half)
 
 
 def check_described(model: SavedModel, source: Path) -> tuple[Architecture, Labels, Preprocessing]:

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 import tyro
 
 from unet_ddp.cli import parse
-from unet_ddp.errors import Limit
+from unet_ddp.errors import Limit, UserError
 from unet_ddp.plugins import is_built_in
-from unet_ddp.settings import Calls, Excludes, Heading, flag, joined
+from unet_ddp.settings import Calls, Excludes, Heading, called, flag, joined
 
 _MODULE_CLASS = re.compile(r"[\w.]+:\w+")
 
@@ -52,8 +52,8 @@ class PredictConfig:
     """Predict in overlapping square tiles with this side, after scaling (default: 1024 if an image does not fit into memory)."""
     overlap: Annotated[float, flag("PERCENT"), Limit(at_least=0, below=100)] = 25.0
     """Percentage of a tile's side that neighbouring tiles have in common."""
-    mask_format: Annotated[Literal["auto", "png", "tif"], Heading("What to write")] = "auto"
-    """Format of masks whose names --output does not give. auto: tif for images with map coordinates, or for several classes of objects, else png."""
+    mask_format: Annotated[Literal["auto", "png", "tif", "none"], Heading("What to write")] = "auto"
+    """Format of masks whose names --output does not give. auto: tif for images with map coordinates, or for several classes of objects, else png. none: no masks, only what other flags ask for."""
     ground_resolution: Annotated[
         float | None, flag("METRES"), Limit(above=0, at_most=1_000_000), Heading("How")
     ] = None
@@ -103,9 +103,13 @@ def parse_predict(argv: Sequence[str], *, prog: str = "predict.py") -> PredictCo
     can't be a --reader.
 
     Raises:
-        UserError: an unknown flag, or a value out of its limits.
+        UserError: an unknown flag, a value out of its limits, or nothing to write.
     """
     config = parse(PredictConfig, argv, prog=prog)
+    if config.mask_format == "none" and not (config.write or called(config, "outputs")):
+        raise UserError(
+            "--mask-format none: nothing would be written; add an output, such as --rle FILE.csv"
+        )
     models = (*config.model[:1], *takewhile(_is_model, config.model[1:]))
     inputs = [*config.inputs, *config.model[len(models) :]]
     readers = []

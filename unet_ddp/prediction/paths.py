@@ -205,14 +205,17 @@ def _check_written(
     remove_stale(path for _, path in new if not is_address(path))
     if config.overwrite:
         return
+    refused = new
     if config.skip_existing:
-        new = [("--output", path) for path in _list_edited(files, outputs)] + lists
-    existing = find_existing(path for _, path in new)
-    for flag, path in new:
+        refused = [("--output", path) for path in _list_edited(files, outputs)] + lists
+    existing = find_existing(path for _, path in refused)
+    if not config.skip_existing and len(existing) < len(new):
+        refused = lists  # the job writes what is missing, if what exists is the same
+    for flag, path in refused:
         if path in existing:
             ways = f"--overwrite, or another {flag}"
             if flag == "--output" and not config.skip_existing:
-                ways = f"--skip-existing to keep it and write what is missing, {ways}"
+                ways = f"--skip-existing to keep it, {ways}"
             raise UserError(f"{path}: already exists; use {ways}")
 
 
@@ -230,9 +233,9 @@ def _check_distinct(written: Iterable[tuple[str, Path]]) -> None:
 
 
 def find_done(files: Sequence[ImageFiles]) -> list[ImageFiles]:
-    """Return the images of which all files exist."""
+    """Return the images that have files, and of which all exist."""
     existing = find_existing(path for each in files for path in each.written)
-    return [each for each in files if existing.issuperset(each.written)]
+    return [each for each in files if each.written and existing.issuperset(each.written)]
 
 
 def find_existing(paths: Iterable[Path]) -> set[Path]:
@@ -264,10 +267,14 @@ def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: La
     masks = []
     for image, is_on_map in images.items():
         ending: str = config.mask_format
-        if ending == "auto":
+        if ending in ("auto", "none"):  # none: others are named after it
             ending = "tif" if is_on_map else labels.mask_suffix
         masks.append((output or image.path.parent) / f"{image.path.stem}_mask.{ending}")
     if output is not None and output.suffix and len(images) == 1 and not _is_folder(output):
+        if config.mask_format == "none":
+            raise UserError(
+                f"--output {output}: names a mask, and --mask-format none writes none; give a folder"
+            )
         if output.suffix.lower() not in _MASK_SUFFIXES:
             raise UserError(f"--output {output}: a mask keeps its values in .png or .tif only")
         masks = [output]

@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar, cast
 
 import torch
@@ -20,13 +21,14 @@ import torch
 from unet_ddp.data.readers.base import Pixels, Scene
 from unet_ddp.data.readers.read import find_reader
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError
-from unet_ddp.files import is_address
+from unet_ddp.errors import UserError, join_some
+from unet_ddp.files import is_address, write_errors
+from unet_ddp.files.completing import completing
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.base import ImageFiles, Output
+from unet_ddp.prediction.outputs.base import ADVICE, ImageFiles, Output
 from unet_ddp.prediction.outputs.mask import MaskFile
 from unet_ddp.prediction.outputs.records import Records
-from unet_ddp.prediction.paths import check_length, find_done
+from unet_ddp.prediction.paths import check_length, find_done, find_existing
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage
@@ -34,6 +36,7 @@ from unet_ddp.storage import fetch_ahead
 
 _BATCH_SIZE = 8
 _MOST_OPEN = 32  # images in a batch whose files stay open for the outputs
+_SHOWN = 2  # files of an image, in its line
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -50,6 +53,7 @@ class Job:
     predictor: Predictor
     outputs: Sequence[Output]
     records: Sequence[Records] = ()  # of those outputs that have a file of all images
+    existing: frozenset[Path] = frozenset()  # files of earlier jobs, which no other may replace
 
     @property
     def mask(self) -> MaskFile:
@@ -65,15 +69,24 @@ class Outcome:
     error: str = ""
     single_class: str = ""  # the name of the class that all pixels have, if they do
     is_skipped: bool = False  # True if its files already existed
+    kept: int = 0  # files that already existed, and are the same
 
 
 def process_images(job: Job) -> Iterator[Outcome]:
     """Yield the outcomes of this process's share of the images, which are then written."""
     config, world, predictor = job.config, job.world, job.predictor
     share = job.files[world.rank :: world.size]
-    existing = find_done(share) if config.skip_existing else []
+    existing = []
+    if config.skip_existing and (job.mask.is_written or not job.records):
+        existing = find_done(share)
     done = {files.index for files in existing}
-    remaining: Iterable[ImageFiles] = [files for files in share if files.index not in done]
+    if not config.overwrite and not config.skip_existing:
+        job = replace(job, existing=frozenset(find_existing(p for f in share for p in f.written)))
+    # Those with existing files first: one that differs ends the job before others are written.
+    remaining: Iterable[ImageFiles] = sorted(
+        (files for files in share if files.index not in done),
+        key=lambda files: job.existing.isdisjoint(files.written),
+    )
     threads = config.workers or 1
     if config.workers is None and len(share) > 1:
         threads = min(len(share), world.cores)
@@ -130,29 +143,51 @@ def _predict_and_write(job: Job, files: ImageFiles) -> Outcome:
 
 def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> Outcome:
     """Write the outputs of one image, and close it; raise its error if it is the only one."""
+    existing = job.existing.intersection(files.written)
     with files.source:
         try:
             if isinstance(prediction, UserError):
                 raise _NotPredictedError(str(prediction))
-            _compute(job, files, prediction)
+            with write_errors(files.mask, ADVICE), completing(existing) as kept:
+                _compute(job, files, prediction)
+                for records in job.records:
+                    records.add(files, prediction)
+                for output in sorted(job.outputs, key=lambda output: output.turn):
+                    output.write(files, prediction)
         except _NotPredictedError as error:
             if len(job.files) == 1:
                 raise
             return Outcome(error=str(error))
-        for records in job.records:
-            records.add(files, prediction)
-        for output in sorted(job.outputs, key=lambda output: output.turn):
-            output.write(files, prediction)
+    return _describe(job, files, prediction, kept)
+
+
+def _describe(job: Job, files: ImageFiles, prediction: Prediction, kept: Sequence[Path]) -> Outcome:
+    """Return what was written of an image, and what is in its mask if the classes have names."""
+    labels = prediction.labels
+    found = [k for k, share in enumerate(prediction.shares) if share]
+    single_class = ""
+    if len(found) == 1 and prediction.shares[found[0]] == 1:
+        single_class = labels.class_names[found[0]]
+    about = summarise(prediction) if labels.names else ""
+    line = str(files.image)
+    written = [str(path) for path in files.written if path not in kept]
+    if not files.written:
+        written = [str(records.path) for records in job.records]
+    if written:
+        line += f" -> {join_some(written, _SHOWN)}"
+    if kept:
+        are = "are" if len(kept) > 1 else "is"
+        about = f"kept {join_some([*map(str, kept)], _SHOWN)}, which {are} the same; {about}"
+    line = ": ".join(filter(None, (line, about.removesuffix("; "))))
+    return Outcome(line, single_class=single_class, kept=len(kept))
+
+
+def summarise(prediction: Prediction) -> str:
+    """Return the number of objects, if the labels number them, and the classes' shares of the pixels."""
     labels = prediction.labels
     shares = zip(labels.class_names, prediction.shares, strict=True)
-    found = [(name, share) for name, share in shares if share]
-    summary = ", ".join(f"{name} {share:.1%}" for name, share in found)
-    single_class = found[0][0] if len(found) == 1 and found[0][1] == 1 else ""
-    written, *others = map(str, job.mask.files(files))
-    if others:
-        written += f" and {len(others)} more"
-    line = f"{files.image} -> {written}: {labels.summarise(prediction.mask)}{summary}"
-    return Outcome(line, single_class=single_class)
+    found = ", ".join(f"{name} {share:.1%}" for name, share in shares if share)
+    return labels.summarise(prediction.mask) + found
 
 
 def _compute(job: Job, files: ImageFiles, prediction: Prediction) -> None:

@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+import unet_ddp
 from tests.maps import write_map
 from tests.prediction.models import noise, write_model, write_photo
 from tests.prediction.test_predict import run as run_predict
@@ -29,6 +31,8 @@ from unet_ddp.prediction.outputs.png import write_png
 
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 pytest.importorskip("rasterio", reason="the extra serve is not installed")
+pytest.importorskip("prometheus_client", reason="the extra serve is not installed")
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from unet_ddp.extras.serve import queue as queue_module
@@ -465,3 +469,84 @@ def test_a_client_that_goes_while_its_image_is_predicted_holds_its_place(here: P
         finally:
             gate.released.set()
         assert service.requests == 0
+
+
+# -- what is told to who watches -------------------------------------------------------------
+
+
+def read_metrics(client: TestClient) -> dict[str, float]:
+    """Return the values of /metrics by name and labels, as Prometheus reads them."""
+    got = client.get("/metrics")
+    assert got.status_code == 200 and got.headers["content-type"].startswith("text/plain;")
+    families = text_string_to_metric_families(got.text)
+    samples = [sample for family in families for sample in family.samples]
+    return {" ".join((sample.name, *sample.labels.values())): sample.value for sample in samples}
+
+
+def test_metrics_count_what_was_asked_and_predicted(here: Path) -> None:
+    good = {"content": to_png(noise(20, 30)), "headers": PNG}
+    with serving(here) as service:
+        client = connect(service)
+        before = read_metrics(client)
+        assert before["unet_ddp_images_total"] == 0 and before["unet_ddp_queue_length"] == 0
+        assert before[f"unet_ddp_info {torch.__version__} {unet_ddp.__version__}"] == 1
+        began = time.monotonic()
+        for body in (good, good, {**good, "content": b"hello"}, {**good, "headers": {}}):
+            client.post("/predict", **body)
+        passed = time.monotonic() - began
+        client.get("/health")
+        found = read_metrics(client)
+    assert found["unet_ddp_images_total"] == found["unet_ddp_prediction_seconds_count"] == 2
+    assert 0 < found["unet_ddp_prediction_seconds_sum"] < passed
+    statuses = {name.split()[1]: value for name, value in found.items() if "requests_total" in name}
+    assert statuses == {"200": 2, "400": 1, "415": 1}
+    assert found["process_resident_memory_bytes"] > 1e7
+
+
+def test_the_queue_s_length_is_that_of_images_whose_turn_has_not_come(here: Path) -> None:
+    with serving(here) as service, connect(service) as client:
+        gate = Gate(service)
+        with ThreadPoolExecutor(3) as threads:
+            post = lambda: client.post("/predict", content=to_png(noise(40, 60)), headers=PNG)  # noqa: E731
+            try:
+                answers = [threads.submit(post) for _ in range(3)]
+                wait_until(lambda: service.queue.length == 2)
+                assert read_metrics(client)["unet_ddp_queue_length"] == 2
+            finally:
+                gate.released.set()
+            assert [answer.result().status_code for answer in answers] == [200] * 3
+        assert read_metrics(client)["unet_ddp_queue_length"] == 0
+
+
+def test_metrics_need_the_token_and_readiness_does_not(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN, "a secret of many words")
+    with serving(here, host="0.0.0.0") as service:
+        client = connect(service)
+        assert client.get("/metrics").status_code == 401
+        right = {"Authorization": "Bearer a secret of many words", "Host": "gpu7:8000"}
+        assert client.get("/metrics", headers=right).status_code == 200
+        got = client.get("/ready", headers={"Host": "10.0.0.7"})  # of a probe, which has no token
+        assert (got.status_code, got.json()) == (200, {"status": "ready"})
+
+
+def test_a_server_that_starts_or_stops_lives_and_is_not_ready(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = {"content": to_png(noise(20, 30)), "headers": PNG}
+    with serving(here) as service:
+        starting = Service(None, ServeConfig())
+        service.is_stopping = True
+        for other, state in ((starting, "starting"), (service, "stopping")):
+            client = connect(other)
+            capsys.readouterr()
+            got = client.get("/ready")
+            assert (got.status_code, got.json()) == (503, {"status": state})
+            assert client.get("/health").status_code == 200
+            assert capsys.readouterr().err == ""  # a probe asks every few seconds
+            assert client.get("/model").status_code == 503
+            refused = client.post("/predict", **body)
+            assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+            assert refused.json() == {"error": f"the server is {state}; try again"}
+            assert read_metrics(client)["unet_ddp_requests_total 503"] == 2

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -21,9 +22,10 @@ import pytest
 from tests.prediction.models import write_model, write_photo
 from tests.prediction.test_predict import run as run_predict
 from tests.ranks import LIMIT, ROOT
+from unet_ddp import Predictor
 from unet_ddp.__main__ import main
 from unet_ddp.data.labels import Labels
-from unet_ddp.extras.serve.settings import TOKEN
+from unet_ddp.extras.serve.settings import TOKEN, ServeConfig
 
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 pytest.importorskip("rasterio", reason="the extra serve is not installed")
@@ -47,6 +49,81 @@ def test_a_server_that_can_t_begin_says_why_before_the_network_is_read(
     assert capsys.readouterr().err == (
         "error: serve: needs uvicorn, which is not installed; pip install 'unet-ddp[serve]'\n"
     )
+
+
+def test_a_network_that_can_t_be_loaded_ends_the_server_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOKEN, raising=False)
+    (tmp_path / "bad.pt").write_bytes(b"no checkpoint")
+    assert main(["serve", str(tmp_path / "bad.pt"), "--port", "0"]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"error: {tmp_path / 'bad.pt'}: ") and said.err.count("\n") == 1
+    assert "on http" not in said.out
+
+
+def get(port: int, path: str) -> tuple[int, bytes]:
+    """Return the status of an answer, and the answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=LIMIT) as answer:
+            return answer.status, bytes(answer.read())
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, bytes(refused.read())
+
+
+def test_it_is_ready_from_the_network_s_first_answer_until_a_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unet_ddp.extras.serve.app import Service
+    from unet_ddp.extras.serve.queue import PredictionQueue
+    from unet_ddp.extras.serve.server import Server
+
+    monkeypatch.delenv(TOKEN, raising=False)
+    write_model(tmp_path / "best.pt", Labels((0, 255)))
+    photo = write_photo(tmp_path / "a.png").read_bytes()
+    predictor = Predictor.from_checkpoint(tmp_path / "best.pt")
+    loaded, held, released = threading.Event(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        assert released.wait(LIMIT)
+
+    def open_queue() -> PredictionQueue:
+        assert loaded.wait(LIMIT)
+        return PredictionQueue(predictor, tmp_path, pool, config)
+
+    predictor.on_window = hold
+    config = ServeConfig()
+    server = Server(Service(None, config))
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    with ThreadPoolExecutor(1) as pool, ThreadPoolExecutor(2) as others:
+        loading = server.load(open_queue, "here", pool)
+        running = others.submit(server.run, sockets=[listener])
+        try:
+            assert get(port, "/health")[0] == 200
+            assert get(port, "/ready") == (503, b'{"status":"starting"}')
+            loaded.set()
+            loading.result(LIMIT)
+            assert get(port, "/ready") == (200, b'{"status":"ready"}')
+            answer = others.submit(post, port, photo)
+            assert held.wait(LIMIT)
+            server.should_exit = True  # as a signal does
+            states = iter(lambda: get(port, "/ready"), (503, b'{"status":"stopping"}'))
+            assert {status for status, _ in states} <= {200}
+            with pytest.raises(urllib.error.HTTPError, match="503"):
+                post(port, photo)
+            assert not answer.done()
+        finally:
+            loaded.set()
+            released.set()
+            server.should_exit = True
+        assert answer.result(LIMIT).startswith(b"\x89PNG")
+        running.result(LIMIT)
+    assert server.config.timeout_graceful_shutdown in range(40, 61)  # what is left of a minute
+    with pytest.raises(OSError, match="refused"):
+        get(port, "/ready")
 
 
 @contextmanager

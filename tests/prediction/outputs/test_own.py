@@ -132,7 +132,7 @@ def test_its_files_are_checked_as_all_are(own: Path, capsys: pytest.CaptureFixtu
     flags = ("p/0.png", "--write", "sure")
     Path("p/0_sure.json").touch()
     assert run(*flags) == 2
-    assert "error: p/0_sure.json: already exists; use --skip-existing" in capsys.readouterr().err
+    assert "error: p/0_sure.json: already exists, and differs from" in capsys.readouterr().err
     Path("p/0_sure.json").unlink()
     Path("sure.json").touch()
     assert run(*flags) == 2

@@ -54,7 +54,7 @@ class ImportConfig:
     """Turn annotation files into masks to train on.
 
     Reads COCO and Label Studio (.json), Labelme (a folder), YOLO segmentation (data.yaml), CVAT for
-    images (.xml), run lengths (.csv, of predict.py --rle or Kaggle), and masks in one sub-folder for each class. An outline that crosses itself is
+    images (.xml), ROIs of ImageJ (RoiSet.zip), run lengths (.csv), and masks in one sub-folder for each class. An outline that crosses itself is
     filled by the even-odd rule.
     """
 

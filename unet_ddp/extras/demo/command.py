@@ -27,7 +27,7 @@ from unet_ddp.files import ended_by_sigterm, temporary_folder
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
 from unet_ddp.prediction.paths import name_outputs
-from unet_ddp.prediction.pipeline import Job, write_outputs
+from unet_ddp.prediction.pipeline import Job, summarise, write_outputs
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.settings import flag
@@ -106,12 +106,12 @@ def show(
     try:
         config = PredictConfig(())
         outputs = open_outputs(config, labels, predictor.format)
-        done = write_outputs(Job(config, World(), [], predictor, outputs), files, prediction)
+        write_outputs(Job(config, World(), [], predictor, outputs), files, prediction)
     except UserError as error:
         raise gradio.Error(one_line(error), print_exception=False) from None
     mask = resize_nearest(prediction.mask, (photo.height, photo.width))
     layer = draw_layer(labels.layer(mask), class_colours(labels))
-    line = one_line(done.line.partition(f" -> {files.mask}: ")[2])
+    line = one_line(summarise(prediction))
     html = parts.shown(to_uri(photo, "JPEG", quality=85), layer, photo.size, line)
     return [html, gradio.DownloadButton(value=str(files.mask), interactive=True)]
 

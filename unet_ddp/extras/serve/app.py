@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from unet_ddp.data.readers.base import TooLargeError
 from unet_ddp.errors import RunError, UserError, one_line
+from unet_ddp.extras.serve.metrics import MEDIA_TYPE, Metrics
 from unet_ddp.extras.serve.queue import Answer, PredictionQueue
 from unet_ddp.extras.serve.settings import OWN_HOSTS, ServeConfig
 
@@ -39,27 +40,69 @@ LINGER = 2.0  # seconds for the rest of a refused body: most clients read no ans
 
 
 class Service:
-    """The answers to requests."""
+    """The answers to requests; until `queue` is set, the network is being loaded.
 
-    def __init__(self, queue: PredictionQueue, config: ServeConfig) -> None:
-        self.queue, self.config = queue, config
-        self.requests = 0  # that are not answered
+    Attributes:
+        requests: how many are not answered.
+        is_stopping: further ones are refused, and those are answered.
+    """
+
+    def __init__(self, queue: PredictionQueue | None, config: ServeConfig) -> None:
+        self._queue, self.config = queue, config
+        self.requests, self.is_stopping = 0, False
+        self.metrics = Metrics()
+
+    @property
+    def queue(self) -> PredictionQueue:
+        """The images that wait.
+
+        Raises:
+            HTTPException: the server starts or stops.
+        """
+        if self._queue is None or self.state != "ready":
+            told = f"the server is {self.state}; try again"
+            raise HTTPException(503, told, {"Retry-After": "1"})
+        return self._queue
+
+    @queue.setter
+    def queue(self, queue: PredictionQueue) -> None:
+        self._queue = queue
+
+    @property
+    def state(self) -> str:
+        """Starting, ready, or stopping."""
+        if self.is_stopping:
+            return "stopping"
+        return "starting" if self._queue is None else "ready"
 
     def build_app(self) -> Starlette:
         """Return the application."""
         routes = [
             Route("/predict", self.predict, methods=["POST"]),
             Route("/health", self.say_health),
+            Route("/ready", self.say_ready),
+            Route("/metrics", self.show_metrics),
             Route("/model", self.describe_model),
         ]
         handlers = dict.fromkeys((HTTPException, *_STATUSES), self.refuse) | {
-            Exception: admit_fault
+            Exception: self.admit_fault
         }
         return Starlette(routes=routes, exception_handlers=handlers)
 
     async def say_health(self, request: Request) -> Response:
         """Answer anybody that the server runs."""
         return JSONResponse({"status": "ok"})
+
+    async def say_ready(self, request: Request) -> Response:
+        """Answer anybody whether images are predicted now."""
+        return JSONResponse({"status": self.state}, 200 if self.state == "ready" else 503)
+
+    async def show_metrics(self, request: Request) -> Response:
+        """Answer with the counts, those who may see the model."""
+        self.check_client(request)
+        if self._queue is not None:
+            self.metrics.queue_length.set(self._queue.length)
+        return Response(self.metrics.show(), headers={"Content-Type": MEDIA_TYPE})
 
     async def describe_model(self, request: Request) -> Response:
         """Answer with what the network takes and finds."""
@@ -88,18 +131,21 @@ class Service:
             known = ", ".join(_SUFFIXES)
             raise HTTPException(415, f"Content-Type {kind}: is no image; use one of {known}")
         self.check_size(int(request.headers.get("content-length", 0)))
+        queue = self.queue
         if self.requests >= self.config.max_requests:
             raise HTTPException(503, "too many requests wait; try again", {"Retry-After": "1"})
         self.requests += 1
         try:
-            with TemporaryDirectory(dir=self.queue.folder) as folder:
+            with TemporaryDirectory(dir=queue.folder) as folder:
                 path = Path(folder) / f"image{_SUFFIXES[kind]}"
                 await asyncio.wait_for(self.save(request, path), self.config.timeout)
-                content, media_type, line = await self.wait(request, path)
+                answer = await self.wait(request, path, queue)
         finally:
             self.requests -= 1
-        log(request, 200, f"{time.monotonic() - began:.3f} s, {line}")
-        return Response(content, media_type=media_type)
+        self.metrics.images.inc()
+        self.metrics.seconds.observe(answer.seconds)
+        self.log(request, 200, f"{time.monotonic() - began:.3f} s, {answer.line}")
+        return Response(answer.content, media_type=answer.media_type)
 
     def check_client(self, request: Request) -> None:
         """Refuse a request without the token; if there is none, one of a web page with a name for this machine."""
@@ -127,10 +173,10 @@ class Service:
                 self.check_size(size)
                 file.write(part)
 
-    async def wait(self, request: Request, path: Path) -> Answer:
+    async def wait(self, request: Request, path: Path, queue: PredictionQueue) -> Answer:
         """Return the prediction for a file; of a client that goes before its turn, none is made."""
         is_json = "application/json" in request.headers.get("accept", "")
-        future = self.queue.predict(path, is_json=is_json)
+        future = queue.predict(path, is_json=is_json)
         answer = asyncio.wrap_future(future)
         gone = asyncio.ensure_future(request.receive())  # there is no more to receive
         both: list[asyncio.Future[Any]] = [answer, gone]
@@ -148,28 +194,30 @@ class Service:
         status = getattr(error, "status_code", 0)  # of an HTTPException, as its detail and headers
         status = status or next(_STATUSES[kind] for kind in _STATUSES if isinstance(error, kind))
         text = getattr(error, "detail", "") or str(error) or _WORDS[status]
-        folder = re.escape(str(self.queue.folder)) + r"[/\\]\w+[/\\]"  # of one request
-        text = one_line(re.sub(folder, "", text))
-        log(request, status, f"error: {text}")
+        if self._queue is not None:
+            folder = re.escape(str(self._queue.folder)) + r"[/\\]\w+[/\\]"  # of one request
+            text = re.sub(folder, "", text)
+        text = one_line(text)
+        self.log(request, status, f"error: {text}")
         if "expect" not in request.headers:  # or the client waits to be told to send
             with suppress(asyncio.TimeoutError, ClientDisconnect, RuntimeError):  # or all was read
                 await asyncio.wait_for(_skip(request), LINGER)
         return JSONResponse({"error": text}, status, getattr(error, "headers", None))
 
+    async def admit_fault(self, request: Request, error: Exception) -> Response:
+        """Answer that the fault is ours; uvicorn writes its traceback to the log."""
+        self.metrics.requests.labels(500).inc()
+        return JSONResponse({"error": "the server has a fault; its log has the traceback"}, 500)
+
+    def log(self, request: Request, status: int, text: str) -> None:
+        """Count a request, and print a line about it."""
+        self.metrics.requests.labels(status).inc()
+        client = request.client.host if request.client else "?"
+        path = request.url.path[:_LONGEST]
+        line = f"{client} {request.method} {path} {status} {text[:_LONGEST]}"
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), one_line(line), file=sys.stderr, flush=True)
+
 
 async def _skip(request: Request) -> None:
     async for _ in request.stream():
         pass
-
-
-async def admit_fault(request: Request, error: Exception) -> Response:
-    """Answer that the fault is ours; uvicorn writes its traceback to the log."""
-    return JSONResponse({"error": "the server has a fault; its log has the traceback"}, 500)
-
-
-def log(request: Request, status: int, text: str) -> None:
-    """Print a line about a request."""
-    client = request.client.host if request.client else "?"
-    path = request.url.path[:_LONGEST]
-    line = f"{client} {request.method} {path} {status} {text[:_LONGEST]}"
-    print(time.strftime("%Y-%m-%d %H:%M:%S"), one_line(line), file=sys.stderr, flush=True)

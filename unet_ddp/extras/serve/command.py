@@ -9,6 +9,8 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+
 from unet_ddp.checkpoints.weights import find_model
 from unet_ddp.cli import parse
 from unet_ddp.distributed.device import pick_device
@@ -19,18 +21,17 @@ from unet_ddp.files import ended_by_sigterm, temporary_folder
 from unet_ddp.prediction.load import load_predictor
 from unet_ddp.prediction.pipeline import one_core_each
 
-_LAST_ANSWERS = 60  # seconds for them at the end: a client may never read its answer
+_SIDE = 64  # pixels of the blank image
 
 
 def main(argv: Sequence[str]) -> int:
     """Serve until Ctrl-C or SIGTERM, answer the waiting requests, and return the exit status."""
     config = parse(ServeConfig, argv, prog="python -m unet_ddp serve")
-    for module in ("starlette", "uvicorn", "rasterio"):
+    for module in ("starlette", "uvicorn", "prometheus_client", "rasterio"):
         check_installed(module, "serve", "serve")
-    import uvicorn
-
     from unet_ddp.extras.serve.app import Service
     from unet_ddp.extras.serve.queue import PredictionQueue
+    from unet_ddp.extras.serve.server import Server
 
     with (
         listen(config) as listener,
@@ -39,23 +40,27 @@ def main(argv: Sequence[str]) -> int:
     ):
         world = World(device=pick_device(config.device))
         models = [find_model(name, typed="serve {}") for name in config.model or [None]]
-        predictor = load_predictor(config, models, world)
         is_gpu = world.device.type == "cuda"
         workers = config.workers or (2 if is_gpu else world.cores)
-        predictor.concurrency = workers
-        print(f"on http://{config.host}:{listener.getsockname()[1]}/ until Ctrl-C", flush=True)
+        server = Server(Service(None, config))
+        address = f"http://{config.host}:{listener.getsockname()[1]}/"
         with (
             nullcontext() if is_gpu else one_core_each(workers),
             ThreadPoolExecutor(workers) as pool,
             suppress(KeyboardInterrupt, SystemExit),  # uvicorn's, once all requests are answered
         ):
-            queue = PredictionQueue(predictor, Path(folder), pool, config)
-            app = Service(queue, config).build_app()
-            settings = uvicorn.Config(
-                app, lifespan="off", ws="none", log_config=None, log_level="warning",
-                access_log=False, server_header=False, timeout_graceful_shutdown=_LAST_ANSWERS,
-            )  # fmt: skip
-            uvicorn.Server(settings).run(sockets=[listener])
+
+            def open_queue() -> PredictionQueue:
+                predictor = load_predictor(config, models, world)
+                predictor.concurrency = workers
+                # A blank image: the network answers, and the first client waits for no library.
+                wanted = predictor.format
+                predictor(np.zeros((_SIDE, _SIDE, wanted.channels), wanted.dtype))
+                return PredictionQueue(predictor, Path(folder), pool, config)
+
+            loading = server.load(open_queue, address, pool)
+            server.run(sockets=[listener])
+            loading.result()
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +19,7 @@ from unet_ddp.errors import RunError, UserError
 from unet_ddp.extras.serve.settings import ServeConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
 from unet_ddp.prediction.paths import name_outputs
-from unet_ddp.prediction.pipeline import Job, predict_in_batches, write_outputs
+from unet_ddp.prediction.pipeline import Job, predict_in_batches, summarise, write_outputs
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 
@@ -31,6 +32,7 @@ class Answer(NamedTuple):
     content: bytes
     media_type: str
     line: str
+    seconds: float  # since its turn came
 
 
 class Waiting(NamedTuple):
@@ -66,6 +68,11 @@ class PredictionQueue:
         self._pool.submit(self.predict_some)
         return waiting.answer
 
+    @property
+    def length(self) -> int:
+        """Number of images whose turn has not come."""
+        return len(self._waiting)
+
     def predict_some(self) -> None:
         """Answer what waits, if another thread has not."""
         batch: dict[Path, Waiting] = {}
@@ -78,13 +85,14 @@ class PredictionQueue:
 
     def _predict_batch(self, batch: Mapping[Path, Waiting]) -> None:
         """Answer each image; after a fault each that has no answer is tried alone, as the fault may be another's."""
+        began = time.monotonic()
         try:
             found = predict_in_batches(
                 self.predictor, self._name(batch.values()),
                 batch_size=self.batch_size, threads=self.batch_size,
             )  # fmt: skip
             for files, prediction in found:
-                self._answer(batch[files.image], files, prediction)
+                self._answer(batch[files.image], files, prediction, began)
         except Exception as error:
             for path, waiting in batch.items():
                 if waiting.answer.done():
@@ -115,7 +123,7 @@ class PredictionQueue:
                 answer.set_exception(error)
 
     def _answer(
-        self, waiting: Waiting, files: ImageFiles, prediction: Prediction | UserError
+        self, waiting: Waiting, files: ImageFiles, prediction: Prediction | UserError, began: float
     ) -> None:
         try:
             outcome = write_outputs(self._job, files, prediction)
@@ -128,8 +136,8 @@ class PredictionQueue:
         content, kind = files.mask.read_bytes(), _MEDIA_TYPES[files.mask.suffix]
         if waiting.is_json:
             content, kind = self._describe(files, prediction).encode(), "application/json"
-        line = outcome.line.partition(f" -> {files.mask}: ")[2]
-        waiting.answer.set_result(Answer(content, kind, line))
+        seconds = time.monotonic() - began
+        waiting.answer.set_result(Answer(content, kind, summarise(prediction), seconds))
 
     def _describe(self, files: ImageFiles, prediction: Prediction) -> str:
         """Return a prediction as JSON."""

@@ -134,7 +134,8 @@ def open_outputs(config: PredictConfig, labels: Labels, image_format: ImageForma
     Raises:
         UserError: one is not known, or can't be imported.
     """
-    flags = {name: f"--{name}" for name in (labels.mask_output, *called(config, "outputs"))}
+    mask = "no_mask" if config.mask_format == "none" else labels.mask_output
+    flags = {name: f"--{name}" for name in (mask, *called(config, "outputs"))}
     for name in config.write:
         if not is_own("outputs", name):
             raise UserError(f"--write {name}: is no output; name one of yours as MODULE:CLASS")
