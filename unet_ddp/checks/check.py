@@ -22,6 +22,7 @@ from unet_ddp.checks.rules import (
     check_rules,
     common_values,
     crop_size,
+    find_mixture,
     measure_range,
 )
 from unet_ddp.checks.scan import scan
@@ -248,29 +249,11 @@ def _choose_labels(
         ignore = config.ignore_index
         problem = find_numbers(table, values, ignore, report)
         if problem is None and ignore is None:
-            problem = _find_mixture(table, values)
+            problem = find_mixture(table, values)
         if problem is not None:
             report.add_problems([problem])
             return None
     return report.attempt(lambda: choose_labels(values, config))
-
-
-def _find_mixture(table: Table, values: MaskValues) -> str | None:
-    """Return what is wrong if a class is 1 in some masks and 255 in the others; None otherwise."""
-    if values.values != [0, 1, 255]:
-        return None
-    ones = set[int]()
-    whites = set[int]()
-    for _, part, row in table.value_blocks():
-        value = table.columns["value"][part]
-        ones.update(row[value == 1].tolist())
-        whites.update(row[value == 255].tolist())
-    if ones & whites:  # 255 may be void
-        return None
-    return (
-        f"masks of 0 and 1 ({values.examples[1]}) and of 0 and 255 ({values.examples[255]}): use "
-        "--mask-threshold 0 if 1 and 255 are one class, --ignore-index 255 if 255 is void, or --classes 3"
-    )
 
 
 def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:

@@ -273,3 +273,21 @@ def measure_range(table: Table, chosen: Flags, channels: int) -> PixelRange | No
         mean.append((average - low) / extent)
         std.append(math.sqrt(max(square - average**2, 0.0)) / extent or 1.0)
     return PixelRange(low, high, tuple(mean), tuple(std))
+
+
+def find_mixture(table: Table, values: MaskValues) -> str | None:
+    """Return what is wrong if a class is 1 in some masks and 255 in the others; None otherwise."""
+    if values.values != [0, 1, 255]:
+        return None
+    ones = set[int]()
+    whites = set[int]()
+    for _, part, row in table.value_blocks():
+        value = table.columns["value"][part]
+        ones.update(row[value == 1].tolist())
+        whites.update(row[value == 255].tolist())
+    if ones & whites:  # 255 may be void
+        return None
+    return (
+        f"masks of 0 and 1 ({values.examples[1]}) and of 0 and 255 ({values.examples[255]}): use "
+        "--mask-threshold 0 if 1 and 255 are one class, --ignore-index 255 if 255 is void, or --classes 3"
+    )

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import tyro
 
-from unet_ddp import __version__
 from unet_ddp.cli.help import format_help
 from unet_ddp.cli.recipes import (
     Scalar,
@@ -199,7 +198,7 @@ def save_config(config: TrainConfig, path: Path) -> None:
     import yaml
 
     settings = yaml.safe_dump(config.to_dict(), sort_keys=False)
-    write_text(path, f"# unet_ddp {__version__}\n{settings}", durable=True)
+    write_text(path, f"# unet_ddp: the settings of this run\n{settings}", durable=True)
 
 
 def read_recipe(path: Path | str) -> dict[str, Any]:
