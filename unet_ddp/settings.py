@@ -215,13 +215,14 @@ def values_of(config: object) -> dict[str, Any]:
 def with_values(config: Config, values: Mapping[str, Any]) -> Config:
     """Return `config` with other values of some settings."""
     settings = settings_of(type(config))
-    changed: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    of_groups: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         group, field, *_ = settings[name]
-        if group:
-            value = replace(changed.get(group, getattr(config, group)), **{field: value})
-        changed[group or field] = value
-    return replace(config, **changed)  # type: ignore[type-var]  # it is a dataclass
+        (of_groups.setdefault(group, {}) if group else own)[field] = value
+    for group, changed in of_groups.items():
+        own[group] = replace(getattr(config, group), **changed)
+    return replace(config, **own)  # type: ignore[type-var]  # it is a dataclass
 
 
 def names_of(kind: Any, *kinds: Kind) -> frozenset[str]:
