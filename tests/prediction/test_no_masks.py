@@ -79,7 +79,7 @@ def test_it_says_where_the_result_is(
         ([], "--mask-format none: nothing would be written; add an output, such as --rle FILE.csv"),
         (
             ["--overlay", "-o", "x.png"],
-            "--output x.png: names a mask, and --mask-format none writes none; give a folder",
+            "--output x.png: --mask-format none writes no mask; give a folder",
         ),
     ],
 )

@@ -230,7 +230,10 @@ def test_a_mask_that_differs_ends_the_job_before_others_are_written(
     Path("out/29_mask.png").write_bytes(kept)
     assert run("p", "-o", "out", "--probabilities", "npy") == 0
     out = capsys.readouterr().out
-    assert re.search(r"\d images? completed: the files that existed are the same\n", out)
+    assert re.search(
+        r"30 images predicted, e.g. out/00_mask.png; \d had files that are the same, and are kept\n",
+        out,
+    )
 
 
 @pytest.mark.parametrize(
@@ -345,13 +348,13 @@ def test_of_many_images_a_summary_is_printed(
     assert run("p", "--rle", "l.csv") == 1
     out = capsys.readouterr().out
     assert out.count("warning: all of it is 0") == (2 if few == 3 else 0)
-    summary = "2 masks written, e.g. p/a_mask.png\nwarning: 2 of them have one class only\n"
+    summary = "2 images predicted, e.g. p/a_mask.png\nwarning: 2 of them have one class only\n"
     assert (summary in out) == (few == 2)
     assert out.endswith("l.csv: 2 images\n")
     (here / "p" / "c_mask.png").unlink()
     assert run("p", "--skip-existing") == 1
     out = capsys.readouterr().out
-    assert ("1 mask written, e.g. " in out) == (few == 2)
+    assert ("1 image predicted, e.g. " in out) == (few == 2)
     assert "\n1 image skipped: the files already exist\n" in f"\n{out}"
 
 

@@ -215,10 +215,7 @@ def finish(
     how = predictor.labels.decision
     if evaluation.threshold is not None:
         how = f"foreground from probability {evaluation.threshold:g} on"
-    notes = list(predictor.notes)
-    if any(model.is_half for model in predictor.models):
-        notes.append("in bfloat16, as it was trained (--precision float32 turns it off)")
-    print_lines(f"model: {job.source}", *(f"  {note}" for note in notes))
+    print_lines(f"model: {job.source}", *(f"  {note}" for note in list_notes(predictor)))
     print_lines(f"scored: {scored}, at their own size; {how}", *terminal_table(evaluation))
     print_lines(*uncertainty.describe())
     if job.images is None and best is not None:
@@ -228,6 +225,14 @@ def finish(
             f"{best['dice'] or math.nan:.6f}"
         )
     print_lines(*lines, f"wrote {job.output}/: {', '.join(sorted(files))}")
+
+
+def list_notes(predictor: Predictor) -> list[str]:
+    """Return what a user should know of the networks, and the precision that changes the scores."""
+    if any(model.is_half for model in predictor.models):
+        precision = "in bfloat16, as it was trained (--precision float32 turns it off)"
+        return [*predictor.notes, precision]
+    return predictor.notes
 
 
 def check_threshold(pairs: Pairs, labels: Labels) -> None:

@@ -20,7 +20,7 @@ from unet_ddp.checkpoints.weights import find_model
 from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import count_of, one_line, print_lines
+from unet_ddp.errors import one_line
 from unet_ddp.files import exit_on_signals
 from unet_ddp.prediction.config import PredictConfig, parse_predict
 from unet_ddp.prediction.load import load_predictor
@@ -28,6 +28,7 @@ from unet_ddp.prediction.outputs.base import open_outputs
 from unet_ddp.prediction.outputs.records import Records
 from unet_ddp.prediction.paths import find_images, name_outputs
 from unet_ddp.prediction.pipeline import Job, Outcome, process_images
+from unet_ddp.prediction.summary import print_summary
 
 FEW = 20  # images that get a line each; for more, a summary is printed
 PATIENCE = 86400.0  # seconds that a process waits at the end for those still predicting
@@ -65,7 +66,7 @@ def predict(config: PredictConfig, world: World) -> int:
         failed, single_class, skipped, kept = map(sum, zip(*world.gather(counts), strict=True))
         for each in records:
             each.merge(world)
-        world.on_main(lambda: print_summary(job, failed, single_class, skipped, kept))
+        world.on_main(lambda: print_summary(job, failed, single_class, skipped, kept, few=FEW))
     return 1 if failed else 0
 
 
@@ -94,28 +95,3 @@ def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int
                 tqdm.write(one_line(line))
             bar.update(min(job.world.size, total - bar.n))  # the others are about as far
     return failed, single_class, skipped, kept
-
-
-def print_summary(job: Job, failed: int, single_class: int, skipped: int, kept: int) -> None:
-    """Print how the job went."""
-    total = len(job.files)
-    if total > FEW:
-        written = total - failed - skipped - kept
-        if not job.mask.is_written:
-            print(f"{count_of(written, 'image')} predicted")
-        elif written or not kept:
-            print_lines(f"{count_of(written, 'mask')} written, e.g. {job.files[0].mask}")
-        if kept:
-            print(f"{count_of(kept, 'image')} completed: the files that existed are the same")
-        if single_class:
-            print(f"warning: {single_class} of them have one class only")
-    if skipped:
-        print(f"{count_of(skipped, 'image')} skipped: the files already exist")
-    for records in job.records:
-        line = f"{records.path}: {count_of(total - failed, 'image')}"
-        missing = total - failed - records.count
-        if missing > 0:  # the mean of what is in a list is not that of all images
-            line += f", {missing} without an entry"
-        print_lines(line)
-    if failed:
-        print(f"{failed} of {total} images could not be predicted", file=sys.stderr)

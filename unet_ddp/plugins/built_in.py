@@ -102,7 +102,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     # when a prediction begins, by the setting or --write: (PredictConfig, Labels, ImageFormat) -> Output
     "outputs": {
         "mask": "unet_ddp.prediction.outputs.mask:MaskFile",
-        "no_mask": "unet_ddp.prediction.outputs.mask:NoMask",
+        "no_mask": "unet_ddp.prediction.outputs.no_mask:NoMask",
         "class_masks": "unet_ddp.extras.overlap.output:ClassMasks",
         "overlay": "unet_ddp.prediction.outputs.overlay:Overlay",
         "probabilities": "unet_ddp.extras.outputs.probabilities:Probabilities",

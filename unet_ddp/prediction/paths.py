@@ -163,10 +163,8 @@ def name_outputs(
             on maps differ in their ground resolution, and the network has none.
     """
     sources = [Source(image) for image in images]
-    on_map: set[Source] = set()
-    for reader in find_readers(images):
-        if issubclass(reader, Scene):
-            on_map |= reader.find_places(sources, ground_resolution)
+    scenes = [reader for reader in find_readers(images) if issubclass(reader, Scene)]
+    on_map = set().union(*(each.find_places(sources, ground_resolution) for each in scenes))
     maps = {source: source in on_map for source in sources}
     for output in outputs:
         output.check(maps)
@@ -196,9 +194,8 @@ def _check_written(
             raise UserError(f"{flag} {path}: is a folder; give a file")
         if len(os.fsencode(path.name)) > _LONGEST_NAME:
             raise UserError(f"{flag} {path}: the name is too long; name another file")
-    of_images = [(str(each.image), path) for each in files for path in each.written]
-    _check_distinct([*of_images, *lists])
-    new = [("--output", path) for _, path in of_images] + lists
+    _check_distinct([(str(each.image), path) for each in files for path in each.written] + lists)
+    new = [("--output", path) for each in files for path in each.written] + lists
     check_no_input(new, inputs)
     for flag, folder in dict.fromkeys((flag, path.parent) for flag, path in new):
         check_writable(folder, flag)
@@ -272,9 +269,7 @@ def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: La
         masks.append((output or image.path.parent) / f"{image.path.stem}_mask.{ending}")
     if output is not None and output.suffix and len(images) == 1 and not _is_folder(output):
         if config.mask_format == "none":
-            raise UserError(
-                f"--output {output}: names a mask, and --mask-format none writes none; give a folder"
-            )
+            raise UserError(f"--output {output}: --mask-format none writes no mask; give a folder")
         if output.suffix.lower() not in _MASK_SUFFIXES:
             raise UserError(f"--output {output}: a mask keeps its values in .png or .tif only")
         masks = [output]

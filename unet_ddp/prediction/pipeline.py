@@ -77,7 +77,7 @@ def process_images(job: Job) -> Iterator[Outcome]:
     config, world, predictor = job.config, job.world, job.predictor
     share = job.files[world.rank :: world.size]
     existing = []
-    if config.skip_existing and (job.mask.is_written or not job.records):
+    if config.skip_existing and (config.mask_format != "none" or not job.records):
         existing = find_done(share)
     done = {files.index for files in existing}
     if not config.overwrite and not config.skip_existing:

@@ -66,6 +66,17 @@ def test_container_and_key(text: str, container: str, key: str) -> None:
     assert split_address(Url(text)) == (container, key)
 
 
+@pytest.mark.parametrize(
+    "text", ["s3://bucket/a//x.png", "gs://bucket//x.png", "az://bucket/a//", "s3://bucket//"]
+)
+def test_a_key_with_an_empty_part_is_refused(text: str) -> None:
+    """A path would lose the part, and name another object."""
+    with pytest.raises(UserError, match=f"^{text}: a key with an empty part"):
+        as_path(text)
+    assert str(as_path("s3://bucket/a/")) == "s3://bucket/a"
+    assert str(as_path("http://host/a//x.png")) == "http://host/a/x.png"  # as servers take it
+
+
 def test_an_address_without_container_is_refused() -> None:
     with pytest.raises(UserError, match=r"s3://: names no bucket"):
         split_address(Url("s3://"))

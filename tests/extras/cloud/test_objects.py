@@ -132,6 +132,20 @@ def test_a_file_in_an_archive_is_read_alone(tmp_path: Path, is_local: bool) -> N
         read(url(f"{archive.parent}/none.tar#3+4/x.png"))
 
 
+@pytest.mark.parametrize("key", ["odd//x.png", "odd/../x.png", "odd/./x.png"])
+def test_a_listed_key_that_no_address_has_is_named(object_store: ObjectStore, key: str) -> None:
+    boto3 = pytest.importorskip("boto3")
+    keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+    bucket = boto3.client("s3", endpoint_url=object_store.address, **keys)
+    bucket.put_object(Bucket="bucket", Key=key, Body=b"x")
+    try:
+        with pytest.raises(UserError, match=r"^s3://bucket/odd: has the key odd/") as error:
+            list(list_objects(Url("s3://bucket/odd")))
+        assert f"has the key {key}, of which a part is empty or dots" in str(error.value)
+    finally:
+        bucket.delete_object(Bucket="bucket", Key=key)
+
+
 @pytest.mark.parametrize("kind", ["throttled", "cut", "half"])
 def test_answers_with_faults_are_asked_for_again(object_store: ObjectStore, kind: str) -> None:
     content = os.urandom(3_000_000)

@@ -15,6 +15,7 @@ from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.pillow import decode
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
+from unet_ddp.extras.geo.reader import MapFile
 
 rasterio = pytest.importorskip("rasterio", reason="the extra geo is not installed")
 
@@ -291,6 +292,59 @@ def test_a_mask_of_few_bits_has_the_values_that_are_stored(
         assert np.array_equal(source.mask(), stored)
         found, _ = source.image(ImageFormat(1))
     assert np.array_equal(found[..., 0], stored * (255 // white))
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+@pytest.mark.parametrize("photometric", ["minisblack", "miniswhite", "palette"])
+def test_overviews_change_no_pixel(
+    tmp_path: Path, rng: np.random.Generator, photometric: str, bits: int
+) -> None:
+    """Of an image, whose grey values go up to white and whose palette is colours, and of a mask."""
+    stored = rng.integers(0, 1 << bits, SIZE, dtype=np.uint8)
+    profile = {"height": SIZE[0], "width": SIZE[1], "count": 1, "dtype": "uint8", "NBITS": bits}
+    found = []
+    for name in ("plain.tif", "overviews.tif"):
+        with rasterio.open(
+            tmp_path / name, "w", driver="GTiff", photometric=photometric, **profile
+        ) as out:
+            out.write(stored, 1)
+            if photometric == "palette":
+                out.write_colormap(1, {k: (k * 9 % 256, 255 - k, 7, 255) for k in range(1 << bits)})
+        if name == "overviews.tif":
+            with rasterio.open(tmp_path / name, "r+") as out:
+                out.build_overviews([2, 4])
+        with Source(tmp_path / name) as source:
+            header = source.header
+            image, _ = source.image(ImageFormat(header.channels))
+            found.append((header.channels, header.palette, image, source.mask()))
+    (channels, palette, image, mask), (*properties, other_image, other_mask) = found
+    assert properties == [channels, palette]
+    assert np.array_equal(image, other_image) and np.array_equal(mask, other_mask)
+    if photometric != "miniswhite":
+        assert np.array_equal(mask, stored)
+    if photometric == "palette":
+        colours = np.array([palette[k] for k in range(1 << bits)], np.uint8)
+        assert np.array_equal(image, colours[stored])
+
+
+@pytest.mark.parametrize("how", [{}, {"tiled": True, "blockxsize": 16, "blockysize": 16}])
+@pytest.mark.parametrize("count", [3, 4])
+def test_webp_in_a_tiff_is_read_by_a_library_that_can(
+    tmp_path: Path, rng: np.random.Generator, count: int, how: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    pixels = rng.integers(0, 256, (count, *SIZE), dtype=np.uint8)
+    path, how = tmp_path / "x.tif", {**how, "photometric": "rgb"}
+    how |= {"alpha": "yes"} if count == 4 else {}
+    try:
+        bands = write_by_gdal(path, pixels, compress="webp", webp_lossless=True, **how)
+    except rasterio.errors.RasterioError as error:
+        pytest.skip(f"this GDAL has no WebP: {error}")
+    assert np.array_equal(np.stack(read_all(path)), pixels[bands])
+    monkeypatch.setattr(MapFile, "decode", lambda self, page: None)  # as without rasterio
+    with Source(path) as source, pytest.raises(UserError, match="compression WEBP needs") as told:
+        source.image(ImageFormat(len(bands)))
+    assert str(told.value).startswith(f"{path}: ") and "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize(

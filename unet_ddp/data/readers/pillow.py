@@ -6,7 +6,7 @@ import os
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,7 @@ class PillowFile(OpenFile):
     """An open file that Pillow reads; several frames, bombs and truncated files are refused."""
 
     suffixes = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
+    one_of_frames: ClassVar[tuple[str, ...]] = ("MPO",)  # formats whose first frame is the image
 
     def __init__(
         self, path: Path, file: IO[bytes] | None = None, image: Image.Image | None = None
@@ -72,7 +73,7 @@ class PillowFile(OpenFile):
         """Refuse an image that is not safe to decode."""
         path = self.path
         file = self._file
-        if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
+        if image.format not in self.one_of_frames and getattr(image, "n_frames", 1) > 1:
             raise UserError(f"{path}: holds several frames or pages; save one image per file")
         if image.format == "TIFF":  # which Pillow would fill up, too
             tiff: Any = image

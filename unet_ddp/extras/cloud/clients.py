@@ -107,6 +107,8 @@ def explain(path: Path | str, error: Exception) -> UserError:
         reason = f"access is denied; {keys}"
     elif "error sending request" in text and (host := re.search(r"https?://[^/\s]+", text)):
         reason = f"{host[0]} can't be reached; check the name and the network"
+    elif found := re.search(r"invalid path: .*?Path \"(.*?)\"", text):
+        reason = f"has the key {found[1]}, of which a part is empty or dots; copy what it has to other keys"
     else:
         reason = " ".join(text.split())[:300]
     return StorageError(f"{path}: {reason}")

@@ -37,6 +37,11 @@ class ObjectStorage(Storage):
                 f"{text.partition('?')[0]}: an address with a query, as a signed one, can't be read; use "
                 "s3://, gs:// or az:// with keys in the environment, or download the file"
             )
+        if not text.startswith("http") and "//" in text.partition("://")[2]:
+            raise UserError(
+                f"{text}: a key with an empty part (//) can't be read; correct the address, or copy the "
+                "object to another key"
+            )
         return Url(text)
 
     def replacing(self, path: Path) -> AbstractContextManager[Path]:

@@ -34,7 +34,8 @@ _KIND, _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 254, 256, 257, 258, 
 _DESCRIPTION = 270
 _SAMPLES, _PLANES, _EXTRA, _SAMPLE_FORMAT, _DEPTH = 277, 284, 338, 339, 32997
 _PIXEL_SCALE, _TRANSFORM = 33550, 34264
-_GREY, _RGB, _YCBCR, _GREYS, _JPEG, _UNSIGNED = 1, 2, 6, (0, 1), 7, 1  # of their values
+_GREY, _RGB, _PALETTE, _YCBCR, _GREYS, _UNSIGNED = 1, 2, 3, 6, (0, 1), 1  # of their values
+_JPEG, _WEBP = 7, 50001
 _APART = 2  # alpha that colours are not multiplied with, as Pillow would undo for 8 bit alone
 _BIG_OF_MOTOROLA = b"MM\0\x2b"  # BigTIFF in an order of bytes that Pillow takes for another TIFF
 _READ_BY_PILLOW = frozenset(
@@ -56,6 +57,7 @@ def _loses_a_part(tags: Mapping[int, Any]) -> bool:
         or (bits > 8 and tags.get(_PHOTOMETRIC) == MIN_IS_WHITE)  # it turns those of 8 bit alone
         or re.search(r"^images=(?!1$)", str(tags.get(_DESCRIPTION, "")), re.MULTILINE) is not None
         or any(sign != _UNSIGNED for sign in tags.get(_SAMPLE_FORMAT, ()))
+        or tags.get(_COMPRESSION) == _WEBP  # which its libtiff can't decode
     )
 
 
@@ -78,6 +80,7 @@ class Layout(NamedTuple):
     is_exact: bool = False  # True if all libraries decode them equally
     alpha: int | None = None  # the sample that is alpha, from 0
     is_bands: bool = False  # True if it is surely no image of Pillow's
+    has_overviews: bool = False  # True if pages after the image are overviews or masks of it
     nodata: float | None = None  # as Pillow's pixels have the value
     orientation: int = 1  # of EXIF
 
@@ -90,6 +93,10 @@ class Layout(NamedTuple):
             if others:  # pages, which Pillow refuses even in masks
                 return cls(is_bands=True)
             is_jpeg = tags.get(_COMPRESSION) == _JPEG
+            # Pillow's image of few bits or a palette has values up to 255, or colours.
+            is_pillow_s = directories[0] is tags and (
+                max(tags.get(_BITS, (1,))) < 8 or tags.get(_PHOTOMETRIC) == _PALETTE
+            )
             file.seek(0)
             is_odd = file.read(4) == _BIG_OF_MOTOROLA or _loses_a_part(tags)
             is_plain = (
@@ -104,11 +111,16 @@ class Layout(NamedTuple):
                 is_plain=is_plain,
                 is_exact=is_plain and not is_jpeg,
                 alpha=find_alpha(tags.get(_EXTRA, ()), tags.get(_SAMPLES, 1)),
-                is_bands=len(directories) > 1 or is_odd,
+                is_bands=is_odd or (len(directories) > 1 and not is_pillow_s),
+                has_overviews=len(directories) > 1,
                 nodata=_find_nodata(tags),
                 orientation=find_orientation(tags.get(ORIENTATION, 1)),
             )
         return cls()
+
+
+class _WithOverviews(PillowFile):
+    one_of_frames = ("TIFF",)
 
 
 class TiffFile(OpenFile):
@@ -135,7 +147,8 @@ class TiffFile(OpenFile):
         with suppress(UnidentifiedImageError):
             image = None if self.layout.is_bands else identify(self._file)
             if image and image.mode in _READ_BY_PILLOW:
-                return PillowFile(self.path, self._file, image)
+                kind = _WithOverviews if self.layout.has_overviews else PillowFile
+                return kind(self.path, self._file, image)
         bands = TiffBandsFile(self.path, self._file, self.decode)
         bands.planes = self.planes
         return bands

@@ -28,7 +28,6 @@ class MaskFile(Output):
     """A PNG or TIFF; a TIFF of an image on a map gets its place, and a value where it has no data."""
 
     turn: ClassVar[int] = 1
-    is_written: ClassVar[bool] = True
 
     def files(self, image: ImageFiles) -> Sequence[Path]:
         """Return the mask's name."""
@@ -48,19 +47,6 @@ class MaskFile(Output):
     def write(self, image: ImageFiles, prediction: Prediction) -> None:
         """Write the mask."""
         write_mask(prediction.mask, self.labels, image.mask, image.source.place)
-
-
-class NoMask(MaskFile):
-    """No file, for --mask-format none; pixels without data are marked for the other outputs."""
-
-    is_written: ClassVar[bool] = False
-
-    def files(self, image: ImageFiles) -> Sequence[Path]:
-        """Return nothing."""
-        return []
-
-    def write(self, image: ImageFiles, prediction: Prediction) -> None:
-        """Write nothing."""
 
 
 def write_mask(mask: Mask, labels: Labels, path: Path, place: Place | None = None) -> None:
