@@ -81,7 +81,7 @@ def test_every_start_trains_and_predicts(finished: Finished, name: str) -> None:
     folder = home / "checkpoints"
     files = {path.name for path in folder.iterdir() if "tfevents" not in path.name}
     assert files == {
-        "best.pt", "last.pt", "last.1.pt", "config.yaml", "split.csv", "metrics.csv",
+        "best.pt", "last.pt", "last.1.pt", "config.yaml", "run.json", "split.csv", "metrics.csv",
         "samples.png", "report.html", ".lock", ".files",
     }  # fmt: skip
     assert any("tfevents" in path.name for path in folder.iterdir())

@@ -119,6 +119,10 @@ class LaunchConfig:
     """Leave out up to N pairs whose files the scan can't read; 0: stop at the first."""
     rescue_dir: Annotated[str | None, Kind.OF_HOST, DIR] = None
     """Fallback folder for the final checkpoint, if the run's folder can't be written to; made and tried at the start (default: the system's temporary folder)."""
+    log: Annotated[
+        Literal["text", "json"], Kind.OF_HOST, Kind.EXTRA, Typed("logged in JSON lines")
+    ] = "text"
+    """json: print a JSON object in each line, also for warnings and errors, all on standard output; docs/files.md."""
     profile: Annotated[bool, Kind.OF_HOST, Kind.EXTRA, Calls("callbacks")] = False
     """Print where the time of ten steps goes, and save their trace in the run's folder."""
     callback: Annotated[tuple[str, ...], Names("callbacks"), flag("MODULE:CLASS ...")] = ()

@@ -20,7 +20,8 @@ from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, count_of, hides_bars, one_line
+from unet_ddp.errors import UserError, count_of, hides_bars
+from unet_ddp.files.output import say
 from unet_ddp.metrics.scores import UNSCORED, Validation
 from unet_ddp.runs.ending import Ending
 from unet_ddp.runs.outlook import Outlook
@@ -40,11 +41,9 @@ from unet_ddp.training.step import StepReport
 _REFRESH = 0.5  # seconds between the bar's figures
 
 
-def console(world: World) -> Callable[[str], None]:
-    """Return a function that prints a line above the progress bar; silent off the main rank."""
-    if world.is_main:
-        return lambda line: tqdm.write(one_line(line))
-    return lambda line: None
+def console(world: World) -> Callable[..., None]:
+    """Return `say` of files/output.py, which prints a line; silent off the main rank."""
+    return say if world.is_main else lambda line, **fields: None
 
 
 class Tracker:
@@ -229,7 +228,7 @@ class Tracker:
         skipped, skipped_in_all = map(int, state.skipped.tolist())
         total, *terms = (state.sums / (state.steps_per_epoch - skipped)).tolist()  # nan without any
         seconds = time.perf_counter() - self._began
-        self._log(
+        line = (
             f"epoch {state.epoch + 1}: loss {total:.4f}, {_describe(validation, state.best)}, "
             f"{self.images_per_second:.1f} images/s, {self.data_wait:.0%} waiting for data, "
             f"{seconds:.1f} s"
@@ -251,6 +250,11 @@ class Tracker:
             "seconds": seconds,
         }
         self._row = row
+        self._log(
+            line,
+            event="epoch",
+            row={name: None if each == "" else each for name, each in row.items()},
+        )
         self._tell("epoch", row)
 
     def end_epoch(self, state: TrainState) -> None:
