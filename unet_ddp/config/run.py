@@ -51,7 +51,16 @@ class RunConfig:
         Calls("callbacks"),
         Typed("logged to Weights & Biases"),
     ] = False
-    """Also log to Weights & Biases (pip install 'unet-ddp[wandb]'); a recipe or checkpoint can't turn it on."""
+    """Also log to Weights & Biases (extra wandb); a recipe or checkpoint can't turn it on."""
+    mlflow: Annotated[
+        bool,
+        Kind.RUN_PLACE,
+        Kind.FILES,
+        Kind.EXTRA,
+        Calls("callbacks"),
+        Typed("logged to MLflow"),
+    ] = False
+    """Also log to MLflow, to the server or folder that MLFLOW_TRACKING_URI names (extra mlflow); a recipe or checkpoint can't turn it on."""
 
     def check(self) -> None:
         """Raise a UserError for an address as the run's name, or if the library of a setting is not installed."""
@@ -61,6 +70,8 @@ class RunConfig:
             )
         if self.wandb:
             check_installed("wandb", "wandb", "--wandb")
+        if self.mlflow:
+            check_installed("mlflow", "mlflow", "--mlflow")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from unet_ddp.metrics.scores import UNSCORED, Validation
 from unet_ddp.runs.ending import Ending
 from unet_ddp.runs.outlook import Outlook
 from unet_ddp.runs.record import RunRecord
+from unet_ddp.runs.service import ServiceWriter
 from unet_ddp.runs.writers import (
     OwnCallback,
     Row,
@@ -95,8 +96,13 @@ class Tracker:
 
     def _begin(self, config: TrainConfig, data: PreparedData, loaders: Loaders) -> None:
         """Make what writes on the main process alone."""
-        self._writers += open_named(config, self._state, loaders, self._log)
         self._record = RunRecord(config, data, self._world, self._log)
+        tracked = self._record.find_tracked(self._state)
+        about = {"start": self._record.start, "tracked": tracked}
+        self._writers += open_named(config, self._state, loaders, self._log, **about)
+        for writer in self._writers:
+            if isinstance(writer, ServiceWriter):
+                self._record.start["tracked"][writer.name] = writer.run_id
         self._outlook = Outlook(config, data, self._state, self._world, self._log)
 
     def describe(self, metadata: Content) -> Content:
