@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from unet_ddp.data.readers.microscopes import advise_export
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, how_to_install
 from unet_ddp.files import refuse_special
 from unet_ddp.files.contents import describe_content, explain_missing
 
@@ -290,6 +290,6 @@ class OpenFile(ABC):
         if config.ground_resolution is not None:
             raise UserError(
                 f"--ground-resolution: {table.groups[0][2].image} has no map coordinates with "
-                "a CRS; to read them needs pip install 'unet-ddp[geo]'"
+                f"a CRS; to read them needs {how_to_install('geo')}"
             )
         return table
