@@ -21,7 +21,7 @@ from unet_ddp.cli import parse, parse_train, read_recipe, save_config, with_save
 from unet_ddp.commands.doctor import DoctorConfig
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.config.run import parse_time
-from unet_ddp.errors import Limit, UserError
+from unet_ddp.errors import Limit, UserError, how_to_install
 from unet_ddp.extras.annotations.command import ImportConfig
 from unet_ddp.extras.packs.command import PackConfig
 from unet_ddp.prediction.config import parse_predict
@@ -442,7 +442,7 @@ def test_other_rules() -> None:
 def test_wandb_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     check_refused(
-        "--wandb: needs wandb, which is not installed; pip install 'unet-ddp[wandb]'", wandb=True
+        f"--wandb: needs wandb, which is not installed; {how_to_install('wandb')}", wandb=True
     )
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "wandb" or None)
     assert configure(wandb=True).run.wandb

@@ -58,7 +58,7 @@ def test_defaults_and_saved_names() -> None:
         "label_smoothing": 0.0, "hard_pixels": 100.0, "boundary_weight": None, "precision": "auto",
         "compile": False, "compress_gradients": False, "ema": 0.0, "seed": 0,
         "checkpoints": "checkpoints", "exp_name": None, "save_every": 0, "save_every_steps": 0,
-        "save_every_minutes": 10.0, "load": None, "wandb": False,
+        "save_every_minutes": 10.0, "load": None, "wandb": False, "mlflow": False,
     }  # fmt: skip
 
 

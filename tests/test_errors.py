@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from tqdm import tqdm
 
+from unet_ddp import errors
 from unet_ddp.errors import (
     Limit,
     UserError,
     count_of,
     from_plain,
+    how_to_install,
     join_some,
     one_line,
     shorten,
@@ -250,3 +255,40 @@ def test_a_program_whose_output_goes_to_head(name: str) -> None:
 )
 def test_a_line_shows_no_password_of_an_address(text: str, shown: str) -> None:
     assert one_line(text) == shown
+
+
+def test_the_hint_of_an_extra_is_the_clone_s(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = Path(errors.__file__).parents[1]
+    monkeypatch.chdir(root)
+    assert how_to_install("geo") == "python -m pip install -e '.[geo]'"
+    monkeypatch.chdir(tmp_path)
+    assert how_to_install("geo") == f"python -m pip install -e {shlex.quote(f'{root}[geo]')}"
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_the_hint_of_an_extra_without_a_clone_names_its_packages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_installed: bool
+) -> None:
+    """As in the environment of a wheel, whose metadata have the extras, and in the image, which has pyproject.toml."""
+    root = Path(errors.__file__).parents[1]
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "unet_ddp" / "errors.py"))
+    if is_installed:
+        wheel = [
+            'onnx<2,>=1.17; extra == "onnx"', 'cvat-sdk[masks]<3; python_version >= "3.11" and extra == "cvat"',
+            'openvino<2027; extra == "openvino"', 'onnx<2,>=1.17; extra == "openvino"', "torch>=2.10",
+        ]  # fmt: skip
+        monkeypatch.setattr("importlib.metadata.requires", lambda name: wheel)
+        assert how_to_install("onnx") == "python -m pip install onnx"
+    else:
+        shutil.copy(root / "pyproject.toml", tmp_path)
+
+        def refuse(name: str) -> None:
+            raise PackageNotFoundError(name)
+
+        monkeypatch.setattr("importlib.metadata.requires", refuse)
+        assert (
+            how_to_install("onnx") == "python -m pip install onnx onnxruntime onnxscript packaging"
+        )
+    assert how_to_install("cvat") == "python -m pip install 'cvat-sdk[masks]'"

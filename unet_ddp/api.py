@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from unet_ddp.distributed.launch import FAULT, Entrypoint, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import dying_with_parent
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import BAR, RunError, UserError, hides_bars
+from unet_ddp.files.output import json_lines
 from unet_ddp.plugins import is_own
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.writers import read_rows, to_float
@@ -120,7 +122,8 @@ def train(**settings: Any) -> TrainedRun:
     if "RANK" not in os.environ and launch.nproc > 1:
         status = _train_in_others(argv)
     else:
-        status = _train_here(partial(command.train, began=began), config)
+        with json_lines() if launch.log == "json" else nullcontext():
+            status = _train_here(partial(command.train, began=began), config)
     if status == _INTERRUPTED:
         raise KeyboardInterrupt
     if status:

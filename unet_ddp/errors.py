@@ -6,10 +6,12 @@ import importlib.util
 import operator
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -40,8 +42,7 @@ Checked = TypeVar("Checked")
 class UserError(ValueError):
     """A mistake in the input: one line `error: …`, exit status 2.
 
-    The message says what is wrong, in which file or flag, and what to do about it. Secrets of addresses in it are
-    hidden.
+    The message says what is wrong, in which file or flag, and what to do about it; it hides secrets of addresses.
     """
 
     def __init__(self, message: object) -> None:
@@ -71,7 +72,29 @@ def check_installed(module: str, extra: str, needed_by: object) -> None:
 
 def install_command(module: str, extra: str) -> str:
     """Return what to type to install `module`, of the extra `extra`; empty if it is installed."""
-    return "" if importlib.util.find_spec(module) else f"pip install 'unet-ddp[{extra}]'"
+    return "" if importlib.util.find_spec(module) else how_to_install(extra)
+
+
+def how_to_install(extra: str) -> str:
+    """Return what to type to install an extra: the clone again, or the extra's packages, as no index has this one."""
+    root = Path(__file__).parent.parent
+    if all((root / name).is_file() for name in ("pyproject.toml", "README.md")):
+        clone = "." if Path.cwd() == root else str(root)
+        return f"python -m pip install -e {shlex.quote(f'{clone}[{extra}]')}"
+    return " ".join(["python -m pip install", *map(shlex.quote, _list_packages(root, extra))])
+
+
+def _list_packages(root: Path, extra: str) -> list[str]:
+    """Return the names of an extra's packages, by the installed program or by the pyproject.toml beside it."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        lines = requires("unet-ddp") or ()
+        found = [line for line in lines if re.search(rf"""extra == ["']{extra}["']""", line)]
+    except PackageNotFoundError:  # as in the container image
+        text = (root / "pyproject.toml").read_text(encoding="utf-8")
+        found = re.findall('"(.+?)"', re.findall(rf"^{extra} = \[(.*?)\]$", text, re.M | re.S)[0])
+    return [re.sub(r"[^][\w.,-].*", "", line) for line in found]  # without versions
 
 
 def hide_secrets(message: object) -> str:

@@ -262,7 +262,7 @@ def test_nproc_starts_processes_and_passes_signals_on(
     (how,) = started
     assert how["nprocs"] == 2 and how["start_method"] == "spawn" and how["join"] is False
     run, *place = how["args"]
-    assert place == [2, 4321] and run.func is run_on_all_ranks and run.args[1] == "config"
+    assert place == [2, 4321, False] and run.func is run_on_all_ranks and run.args[1] == "config"
     assert run.keywords == {"nproc": 1, "device": "cpu", "timeout": 5}
 
 

@@ -29,7 +29,7 @@ SETTINGS = [
     "--patience=1", "--nodata=nan", "--ignore-index=77", "--rescue-dir=rescue", "--epochs=1",
     "--epochs=5", "--batch-size=4", "--validation=0", "--loss=ce", "--scale=0.5",
 ]  # fmt: skip
-WRITTEN = ["last.pt", "best.pt", "epoch_0", "metrics.csv", "config.yaml", ".replaced"]
+WRITTEN = ["last.pt", "best.pt", "epoch_0", "metrics.csv", "config.yaml", "run.json", ".replaced"]
 LIMITS = ["--stop-after=1epochs", "--stop-after=2epochs", "--stop-after=1", "--stop-after=3"]
 KINDS = ["kill"] * 6 + ["ENOSPC", "EDQUOT", "EROFS", "EIO", "EPERM", "SIGTERM", "SIGINT", "clock"]
 

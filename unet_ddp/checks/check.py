@@ -44,7 +44,7 @@ from unet_ddp.data.readers.base import ImageFormat, OpenFile, Scene
 from unet_ddp.data.readers.read import can_read, find_readers
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.data.splits import Split
-from unet_ddp.errors import UserError, count_of
+from unet_ddp.errors import UserError, count_of, how_to_install
 from unet_ddp.files import as_path
 from unet_ddp.settings import called
 
@@ -163,7 +163,7 @@ def _check_kinds(reader: type[OpenFile], config: DataConfig, table: Table) -> Ta
     if config.ground_resolution is not None:
         raise UserError(
             f"--ground-resolution: {table.groups[0][2].image} has no map coordinates with "
-            "a CRS; to read them needs pip install 'unet-ddp[geo]'"
+            f"a CRS; to read them needs {how_to_install('geo')}"
         )
     return table
 

@@ -87,6 +87,8 @@ class EvaluateConfig:
     """auto: bfloat16 if the network was trained in it and this CPU is faster in it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
+    log: Literal["text", "json"] = "text"
+    """json: print a JSON object in each line, also for warnings and errors, all on standard output; docs/files.md."""
     timeout: Annotated[float, flag("SECONDS"), Limit(above=0, at_most=1_000_000)] = 600.0
     """Longest wait of a process for the others before it gives up."""
 

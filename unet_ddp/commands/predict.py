@@ -9,7 +9,6 @@ file for all images. Under torchrun every process takes its share of the images.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from typing import NoReturn
@@ -20,8 +19,8 @@ from unet_ddp.checkpoints.weights import find_model
 from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import one_line
-from unet_ddp.files import exit_on_signals
+from unet_ddp.errors import UserError, one_line
+from unet_ddp.files import complain, exit_on_signals
 from unet_ddp.prediction.config import PredictConfig, parse_predict
 from unet_ddp.prediction.load import load_predictor
 from unet_ddp.prediction.outputs.base import open_outputs
@@ -90,7 +89,7 @@ def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int
                 skipped += 1
             elif outcome.error:
                 failed += 1
-                tqdm.write(f"error: {one_line(outcome.error)}", file=sys.stderr)
+                complain(UserError(outcome.error))
             elif total <= FEW:
                 tqdm.write(one_line(line))
             bar.update(min(job.world.size, total - bar.n))  # the others are about as far

@@ -51,7 +51,16 @@ class RunConfig:
         Calls("callbacks"),
         Typed("logged to Weights & Biases"),
     ] = False
-    """Also log to Weights & Biases (pip install 'unet-ddp[wandb]'); a recipe or checkpoint can't turn it on."""
+    """Also log to Weights & Biases (extra wandb); a recipe or checkpoint can't turn it on."""
+    mlflow: Annotated[
+        bool,
+        Kind.RUN_PLACE,
+        Kind.FILES,
+        Kind.EXTRA,
+        Calls("callbacks"),
+        Typed("logged to MLflow"),
+    ] = False
+    """Also log to MLflow, to the server or folder that MLFLOW_TRACKING_URI names (extra mlflow); a recipe or checkpoint can't turn it on."""
 
     def check(self) -> None:
         """Raise a UserError for an address as the run's name, or if the library of a setting is not installed."""
@@ -61,6 +70,8 @@ class RunConfig:
             )
         if self.wandb:
             check_installed("wandb", "wandb", "--wandb")
+        if self.mlflow:
+            check_installed("mlflow", "mlflow", "--mlflow")
 
 
 @dataclass(frozen=True)
@@ -119,6 +130,10 @@ class LaunchConfig:
     """Leave out up to N pairs whose files the scan can't read; 0: stop at the first."""
     rescue_dir: Annotated[str | None, Kind.OF_HOST, DIR] = None
     """Fallback folder for the final checkpoint, if the run's folder can't be written to; made and tried at the start (default: the system's temporary folder)."""
+    log: Annotated[
+        Literal["text", "json"], Kind.OF_HOST, Kind.EXTRA, Typed("logged in JSON lines")
+    ] = "text"
+    """json: print a JSON object in each line, also for warnings and errors, all on standard output; docs/files.md."""
     profile: Annotated[bool, Kind.OF_HOST, Kind.EXTRA, Calls("callbacks")] = False
     """Print where the time of ten steps goes, and save their trace in the run's folder."""
     callback: Annotated[tuple[str, ...], Names("callbacks"), flag("MODULE:CLASS ...")] = ()

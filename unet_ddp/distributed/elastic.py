@@ -9,6 +9,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from unet_ddp.files.output import complain
+
 _SILENCE = 15  # seconds; torchrun too takes a host for lost after them
 
 
@@ -21,10 +23,9 @@ def follow_launcher(rank: int) -> None:
         return
     end_silent_connections(_SILENCE)
     if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        print(
-            "warning: --nnodes with a minimum, but without TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in "
-            "torchrun's environment: a host that comes back will end the run; see docs/several-hosts.md",
-            file=sys.stderr,
+        complain(
+            "--nnodes with a minimum, but without TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in "
+            "torchrun's environment: a host that comes back will end the run; see docs/several-hosts.md"
         )
 
 

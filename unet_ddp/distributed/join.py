@@ -21,11 +21,12 @@ import torch.distributed as dist
 
 from unet_ddp.distributed.device import pick_device, usable_cores
 from unet_ddp.distributed.elastic import follow_launcher
-from unet_ddp.distributed.error_line import error_line
+from unet_ddp.distributed.error_line import error_line, show_error
 from unet_ddp.distributed.hosts import agree_on_attempt, host_id
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.distributed.world import World, separate_statistics
 from unet_ddp.errors import RunError, UserError, one_line
+from unet_ddp.files.output import complain
 
 MISTAKE = 2  # exit status
 _SOON = timedelta(seconds=5)
@@ -151,7 +152,7 @@ def print_error(error: object, store: dist.Store | None = None) -> None:
         with contextlib.suppress(dist.DistError):
             if launcher.add(line, 1) > 1:
                 return
-    print(line, file=sys.stderr, flush=True)
+    show_error(error)
 
 
 def _find_problem(gpus: list[str]) -> str | None:
@@ -186,10 +187,9 @@ def _all_reachable(store: dist.Store, rank: int, size: int) -> bool:
     store.set(f"found {rank}", str(int(is_found)))
     lost = [other for other in range(size) if store.get(f"found {other}") == b"0"]
     if lost and rank == 0:
-        print(
-            f"warning: rank {lost[0]}: its machine's name has no address for the others, so ranks "
-            "agree through NCCL, which waits for the GPU; set GLOO_SOCKET_IFNAME, e.g. to eth0",
-            file=sys.stderr,
+        complain(
+            f"rank {lost[0]}: its machine's name has no address for the others, so ranks agree "
+            "through NCCL, which waits for the GPU; set GLOO_SOCKET_IFNAME, e.g. to eth0"
         )
     return not lost
 

@@ -15,14 +15,13 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from unet_ddp.distributed.elastic import end_silent_connections
-from unet_ddp.distributed.error_line import error_line
 from unet_ddp.distributed.failures import explain_error
 from unet_ddp.distributed.join import MISTAKE, exit_with_error, host_store, join, leave, print_error
 from unet_ddp.distributed.stop_signal import SIGNALS
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError, hide_secrets
 from unet_ddp.files import temporary_folder
-from unet_ddp.files.output import survive_lost_output
+from unet_ddp.files.output import asks_for_json, emit, survive_lost_output, use_json, uses_json
 
 Config = TypeVar("Config")
 Parsed = TypeVar("Parsed")
@@ -40,8 +39,11 @@ def parse_program(parse: Callable[..., Parsed], argv: Sequence[str] | None, name
     """
     survive_lost_output()
     prog = f"{name}.py" if argv is None else f"python -m unet_ddp {name}"
+    words = sys.argv[1:] if argv is None else argv
+    if asks_for_json(words):
+        use_json()
     try:
-        return parse(sys.argv[1:] if argv is None else argv, prog=prog)
+        return parse(words, prog=prog)
     except UserError as error:
         exit_with_error(error)
 
@@ -83,6 +85,8 @@ def run_on_all_ranks(
         status = _report_error(error, world)
         _clear_frames(error)
         leave(world, failed=True)
+    if world.is_main:
+        emit("end", exit_status=status, signal=signal_of(status))
     sys.exit(status)
 
 
@@ -130,7 +134,10 @@ def _print(error: BaseException, world: World) -> None:
         text = "".join(traceback.format_exception(error))
         if world.size > 1:
             text = f"rank {world.rank} of {world.size}: {text}"
-        print(hide_secrets(text), file=sys.stderr, flush=True)
+        if uses_json():
+            emit("error", text=repr(error), exit_status=FAULT, traceback=text)
+        else:
+            print(hide_secrets(text), file=sys.stderr, flush=True)
 
 
 def exit_status_of(error: BaseException) -> int:
@@ -142,6 +149,14 @@ def exit_status_of(error: BaseException) -> int:
     if isinstance(error, SystemExit) and isinstance(error.code, int):
         return error.code
     return FAULT
+
+
+def signal_of(status: int) -> str | None:
+    """Return the name of the signal of which an exit status is, as SIGTERM; None for another."""
+    try:
+        return signal.Signals(status - 128).name
+    except ValueError:
+        return None
 
 
 # -- --nproc N ------------------------------------------------------------------------------
@@ -170,8 +185,9 @@ def _spawn(run: Callable[[], NoReturn], nproc: int) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, pass_on)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    given = run, nproc, store.port, uses_json()
     children = mp.start_processes(  # type: ignore[no-untyped-call]
-        _run_child, args=(run, nproc, store.port), nprocs=nproc, start_method="spawn", join=False
+        _run_child, args=given, nprocs=nproc, start_method="spawn", join=False
     )
     started += children.pids()
     for earlier in list(heard):
@@ -182,15 +198,18 @@ def _spawn(run: Callable[[], NoReturn], nproc: int) -> int:
             pass
     except mp.ProcessExitedException as failure:
         if failure.signal_name is not None:
-            message = f"process {failure.error_index} was ended by {failure.signal_name}"
-            print(error_line(message), file=sys.stderr)
+            print_error(f"process {failure.error_index} was ended by {failure.signal_name}")
             return FAULT
         return failure.exit_code
     return 0
 
 
-def _run_child(rank: int, run: Callable[[], NoReturn], nproc: int, port: int) -> None:
+def _run_child(
+    rank: int, run: Callable[[], NoReturn], nproc: int, port: int, is_json: bool
+) -> None:
     survive_lost_output()
+    if is_json:
+        use_json()
     for _, name in socket.if_nameindex():
         # gloo and NCCL would listen on the machine's address in its network.
         if name in ("lo", "lo0"):

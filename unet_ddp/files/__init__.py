@@ -15,8 +15,9 @@ from pathlib import Path
 from threading import RLock
 from typing import IO, Any
 
-from unet_ddp.errors import UserError, one_line
+from unet_ddp.errors import UserError
 from unet_ddp.files.completing import holds_back
+from unet_ddp.files.output import complain as complain
 from unet_ddp.storage import open_address, storage_of
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
@@ -161,7 +162,7 @@ def cache_folder(*, warns: bool = True) -> Path | None:
 def _warn_of_cache(folder: Path) -> None:
     reason = f"{folder}: not used as cache, as other users own it or may write to it"
     advice = "remove it, or name a folder of your own with XDG_CACHE_HOME"
-    print(f"warning: {one_line(reason)}; {advice}", file=sys.stderr)
+    complain(f"{reason}; {advice}")
 
 
 def temporary_folder() -> Path:

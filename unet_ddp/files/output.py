@@ -1,16 +1,27 @@
-"""The output of a program: what can't be written is dropped, and secrets in tracebacks are hidden."""
+"""The output of a program: plain lines, or JSON lines (--log json).
+
+What can't be written is dropped, and secrets in tracebacks are hidden.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from datetime import datetime
+from itertools import pairwise
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
-from unet_ddp.errors import hide_secrets
+from tqdm import tqdm
+
+from unet_ddp.errors import hide_secrets, one_line
+
+_BEGINNINGS = {"warning: ": "warning", "error: ": "error"}  # of plain lines, and their events
 
 
 class _Lossy(io.FileIO):
@@ -59,3 +70,93 @@ def _show_traceback(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     print(hide_secrets("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+
+
+# -- JSON lines ----------------------------------------------------------------------------
+
+
+class JsonLines(io.TextIOBase):
+    """Standard output with a JSON object in place of each line, whoever prints it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._begun = ""  # a line without its end
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Write a note, a warning or an error for each line that ends in `text`."""
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in filter(None, lines):
+            found = [begin for begin in _BEGINNINGS if line.startswith(begin)]
+            event = _BEGINNINGS[found[0]] if found else "note"
+            self.emit(event, text=line.removeprefix(found[0] if found else ""))
+        return len(text)
+
+    def emit(self, event: str, **fields: object) -> None:
+        """Write an object at once, with the time and these fields; texts show no secrets."""
+        now = datetime.now().astimezone().isoformat(timespec="milliseconds")
+        line = json.dumps({"event": event, "time": now, **fields}, default=str)
+        self._stream.write(f"{hide_secrets(line)}\n")
+        self._stream.flush()
+
+    def flush(self) -> None:
+        """Write what is written; a line without its end waits for it."""
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        """Return the number of the stream behind."""
+        return self._stream.fileno()
+
+
+def asks_for_json(argv: Sequence[str]) -> bool:
+    """Return whether a command line has --log json, also where it has mistakes."""
+    return "--log=json" in argv or ("--log", "json") in pairwise(argv)
+
+
+def use_json() -> None:
+    """Print JSON lines from now on."""
+    if not isinstance(sys.stdout, JsonLines):
+        sys.stdout = JsonLines(sys.stdout)
+
+
+def uses_json() -> bool:
+    """Return whether this process prints JSON lines."""
+    return isinstance(sys.stdout, JsonLines)
+
+
+@contextmanager
+def json_lines() -> Iterator[None]:
+    """Print JSON lines in the block."""
+    with redirect_stdout(JsonLines(sys.stdout)):
+        yield
+
+
+def emit(event: str, **fields: object) -> None:
+    """Print an event if the output is of JSON lines, else nothing."""
+    if isinstance(sys.stdout, JsonLines):
+        sys.stdout.emit(event, **fields)
+
+
+def say(line: str, *, event: str | None = None, **fields: object) -> None:
+    """Print a line above the progress bar; in JSON lines it is an `event` with these fields, if that is given."""
+    if event and uses_json():
+        emit(event, text=one_line(line), **fields)
+    else:
+        tqdm.write(one_line(line))
+
+
+def complain(error: object, *, begin: str | None = None, **fields: object) -> None:
+    """Print a warning (text) or an error (exception) on standard error; in JSON lines on standard output.
+
+    The plain line begins with `begin`, or with the kind.
+    """
+    event = "error" if isinstance(error, BaseException) else "warning"
+    if uses_json():
+        emit(event, text=one_line(error), **fields)
+    else:
+        begin = f"{event}: " if begin is None else begin
+        tqdm.write(f"{begin}{one_line(error)}", file=sys.stderr)
+        sys.stderr.flush()

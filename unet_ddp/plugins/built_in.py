@@ -97,6 +97,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     # (RunInfo) -> callback
     "callbacks": {
         "wandb": "unet_ddp.extras.wandb.writer:WandbWriter",
+        "mlflow": "unet_ddp.extras.mlflow.writer:MlflowWriter",
         "profile": "unet_ddp.extras.diagnose.profiling:StepProfile",
     },
     # when a prediction begins, by the setting or --write: (PredictConfig, Labels, ImageFormat) -> Output

@@ -94,6 +94,8 @@ class PredictConfig:
     """Library that runs an exported network (default: the fastest in which its masks were scored)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
+    log: Literal["text", "json"] = "text"
+    """json: print a JSON object in each line, also for warnings and errors, all on standard output; docs/files.md."""
 
 
 def parse_predict(argv: Sequence[str], *, prog: str = "predict.py") -> PredictConfig:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 from unet_ddp.errors import count_of, print_lines
+from unet_ddp.files import complain
 from unet_ddp.prediction.pipeline import Job
 
 
@@ -31,4 +30,4 @@ def print_summary(
             line += f", {missing} without an entry"
         print_lines(line)
     if failed:
-        print(f"{failed} of {total} images could not be predicted", file=sys.stderr)
+        complain(f"{failed} of {total} images could not be predicted", begin="")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from unet_ddp.errors import UserError, one_line
-from unet_ddp.files import open_own
+from unet_ddp.errors import UserError
+from unet_ddp.files import complain, open_own
 
 _NAME = ".lock"
 HELD: dict[tuple[int, int, int], IO[str]] = {}
@@ -90,7 +89,7 @@ def _lock(lock: IO[str], folder: Path, flag: str, *, waits: bool) -> bool:
     except (ImportError, OSError) as error:
         if getattr(error, "errno", errno.ENOSYS) in _NO_LOCKS:
             reason = f"{folder}: Windows or its file system has no locks"
-            print(f"warning: {one_line(reason)}; start no other run in it", file=sys.stderr)
+            complain(f"{reason}; start no other run in it")
             return False
         with lock:
             lock.seek(0)

@@ -38,8 +38,9 @@ class RunRecord:
         self, config: TrainConfig, data: PreparedData, world: World, log: Callable[[str], None]
     ) -> None:
         self._path, self._log = config.folder / NAME, log
-        self._start = {**describe_start(world.device), "processes": world.size}
-        self._made_with = {**self._start, "metrics": {}}
+        self.start = {**describe_start(world.device), "processes": world.size, "tracked": {}}
+        """The facts of this start; `tracked` has the ids of the run at tracking services, by their names."""
+        self._made_with = {**self.start, "metrics": {}}
         training, validation = len(data.split.training), len(data.split.validation)
         self._content: Content = {
             "format": FORMAT,
@@ -47,6 +48,16 @@ class RunRecord:
             "data": {"training": training, "validation": validation},
         }
         self._is_open = False
+
+    def find_tracked(self, state: TrainState) -> dict[str, str]:
+        """Return the ids at tracking services that an earlier start of a run had; none for a new run."""
+        found: dict[str, str] = {}
+        for start in self._read_starts(state):
+            found |= {name: str(each) for name, each in start["tracked"].items()}
+        return found
+
+    def _read_starts(self, state: TrainState) -> list[Content]:
+        return read_record(self._path).get("starts", []) if state.done else []
 
     def describe(self, metadata: Content) -> Content:
         """Return what each checkpoint has of a run, this start and the figures of the best epoch included.
@@ -63,9 +74,8 @@ class RunRecord:
         Raises:
             UserError: it can't be written.
         """
-        starts = read_record(self._path).get("starts", []) if state.done else []
-        self._start |= {"step": state.done, "end": {"state": "running"}}
-        self._content["starts"] = [*starts, self._start]
+        self.start |= {"step": state.done, "end": {"state": "running"}}
+        self._content["starts"] = [*self._read_starts(state), self.start]
         rows = map(_to_figures, read_rows(self._path.with_name("metrics.csv")))
         self._rows = {row["epoch"]: row for row in rows if "epoch" in row}
         self._note_metrics(state)
@@ -82,7 +92,7 @@ class RunRecord:
     def close(self, ending: Ending) -> None:
         """Write how this start has ended."""
         if self._is_open:
-            self._start["end"] = {"date": now(), **asdict(ending)}
+            self.start["end"] = {"date": now(), **asdict(ending)}
             self._try_to_write()
 
     def _note_metrics(self, state: TrainState) -> None:
@@ -109,7 +119,7 @@ def read_record(path: Path) -> Content:
         content: Content = read_json(path, "the record of a run")
         starts = content["starts"]
         parts = [content["settings"], content["data"], *starts]
-        parts += [start[name] for start in starts for name in ("packages", "end")]
+        parts += [start[name] for start in starts for name in ("packages", "tracked", "end")]
         is_whole = content["format"] == FORMAT and all(isinstance(part, dict) for part in parts)
     except (UserError, OSError, KeyError, TypeError):
         return {}

@@ -20,11 +20,13 @@ from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, count_of, hides_bars, one_line
+from unet_ddp.errors import UserError, count_of, hides_bars
+from unet_ddp.files.output import say
 from unet_ddp.metrics.scores import UNSCORED, Validation
 from unet_ddp.runs.ending import Ending
 from unet_ddp.runs.outlook import Outlook
 from unet_ddp.runs.record import RunRecord
+from unet_ddp.runs.service import ServiceWriter
 from unet_ddp.runs.writers import (
     OwnCallback,
     Row,
@@ -40,11 +42,9 @@ from unet_ddp.training.step import StepReport
 _REFRESH = 0.5  # seconds between the bar's figures
 
 
-def console(world: World) -> Callable[[str], None]:
-    """Return a function that prints a line above the progress bar; silent off the main rank."""
-    if world.is_main:
-        return lambda line: tqdm.write(one_line(line))
-    return lambda line: None
+def console(world: World) -> Callable[..., None]:
+    """Return `say` of files/output.py, which prints a line; silent off the main rank."""
+    return say if world.is_main else lambda line, **fields: None
 
 
 class Tracker:
@@ -96,8 +96,13 @@ class Tracker:
 
     def _begin(self, config: TrainConfig, data: PreparedData, loaders: Loaders) -> None:
         """Make what writes on the main process alone."""
-        self._writers += open_named(config, self._state, loaders, self._log)
         self._record = RunRecord(config, data, self._world, self._log)
+        tracked = self._record.find_tracked(self._state)
+        about = {"start": self._record.start, "tracked": tracked}
+        self._writers += open_named(config, self._state, loaders, self._log, **about)
+        for writer in self._writers:
+            if isinstance(writer, ServiceWriter):
+                self._record.start["tracked"][writer.name] = writer.run_id
         self._outlook = Outlook(config, data, self._state, self._world, self._log)
 
     def describe(self, metadata: Content) -> Content:
@@ -229,7 +234,7 @@ class Tracker:
         skipped, skipped_in_all = map(int, state.skipped.tolist())
         total, *terms = (state.sums / (state.steps_per_epoch - skipped)).tolist()  # nan without any
         seconds = time.perf_counter() - self._began
-        self._log(
+        line = (
             f"epoch {state.epoch + 1}: loss {total:.4f}, {_describe(validation, state.best)}, "
             f"{self.images_per_second:.1f} images/s, {self.data_wait:.0%} waiting for data, "
             f"{seconds:.1f} s"
@@ -251,6 +256,11 @@ class Tracker:
             "seconds": seconds,
         }
         self._row = row
+        self._log(
+            line,
+            event="epoch",
+            row={name: None if each == "" else each for name, each in row.items()},
+        )
         self._tell("epoch", row)
 
     def end_epoch(self, state: TrainState) -> None:

@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,10 @@ class RunInfo:
     """The validation images, by (epoch, index); None without any."""
     log: Callable[[str], None]
     """Prints a line above the progress bar."""
+    start: Mapping[str, Any] = field(default_factory=dict)
+    """What run.json says about this start: command, commit, versions."""
+    tracked: Mapping[str, str] = field(default_factory=dict)
+    """The ids that this run had at tracking services in an earlier start, by the services' names."""
 
 
 class OwnCallback:
@@ -83,18 +87,22 @@ class OwnCallback:
 
 
 def open_named(
-    config: TrainConfig, state: TrainState, loaders: Loaders, log: Callable[[str], None]
+    config: TrainConfig,
+    state: TrainState,
+    loaders: Loaders,
+    log: Callable[[str], None],
+    **about: Any,
 ) -> list[Any]:
     """Return the callbacks that settings call, as Weights & Biases', and then the user's own.
 
-    Each has any of `step(report, done)`, `epoch(row)`, `saved(path)` and `close(ending)`. One that returns True ends
+    `about` are further fields of their `RunInfo`. Each has any of `step(report, done)`, `epoch(row)`, `saved(path)` and `close(ending)`. One that returns True ends
     the run, on all ranks after the same step.
 
     Raises:
         UserError: one refuses, or the validation image to log can't be read.
     """
     images = loaders.validation.dataset if loaders.validation else None
-    run = RunInfo(config.folder, config.run.exp_name, config.to_dict(), state, images, log)
+    run = RunInfo(config.folder, config.run.exp_name, config.to_dict(), state, images, log, **about)
     names = [*called(config.run, "callbacks"), *called(config.launch, "callbacks")]
     ours = [find("callbacks", name)(run) for name in names]
     return [*ours, *(OwnCallback(name, run) for name in config.launch.callback)]

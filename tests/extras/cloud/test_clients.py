@@ -8,7 +8,7 @@ import pytest
 from obstore.exceptions import BaseError, GenericError
 
 from tests.object_store import MemoryBucket, ObjectStore
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, how_to_install
 from unet_ddp.extras.cloud import (
     NotFoundError,
     StorageError,
@@ -112,7 +112,7 @@ def test_a_container_that_has_answered_is_waited_for(
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ImportError("obstore"), "needs the extra 'cloud': pip install 'unet-ddp[cloud]'"),
+        (ImportError("obstore"), f"needs the extra 'cloud': {how_to_install('cloud')}"),
         (ValueError("Account must be specified"), "no keys to it were found; set AWS_"),
     ],
 )

@@ -32,6 +32,7 @@ from unet_ddp import Predictor
 from unet_ddp.__main__ import main
 from unet_ddp.data.drawing import TINT
 from unet_ddp.data.labels import Labels
+from unet_ddp.errors import how_to_install
 from unet_ddp.extras.demo import command as module
 from unet_ddp.extras.demo.command import build_page, show, try_image
 from unet_ddp.extras.objects.borders import CLASS_NAMES
@@ -259,7 +260,7 @@ def test_without_gradio_a_line_says_how_to_install_it(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["demo", "best.pt"]) == 2
     assert capsys.readouterr().err == (
-        "error: demo: needs gradio, which is not installed; pip install 'unet-ddp[demo]'\n"
+        f"error: demo: needs gradio, which is not installed; {how_to_install('demo')}\n"
     )
 
 

@@ -118,7 +118,7 @@ def test_without_rasterio_geotiffs_are_plain_and_others_say_what_to_install(
     with (
         pytest.raises(
             UserError,
-            match="its ground resolution: needs rasterio, which is not installed; pip install",
+            match="its ground resolution: needs rasterio, which is not installed; python -m pip install",
         ),
         Source(path).reading() as opened,
     ):

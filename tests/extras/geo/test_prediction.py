@@ -21,8 +21,8 @@ from unet_ddp.data.masks import Mask
 from unet_ddp.data.readers import base
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
-from unet_ddp.errors import UserError
-from unet_ddp.extras.geo.maps import INSTALL, Place
+from unet_ddp.errors import UserError, how_to_install
+from unet_ddp.extras.geo.maps import Place
 from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.outputs.polygons import Polygons, polygons
@@ -219,13 +219,15 @@ def test_without_the_extra_a_line_says_what_is_lost(
     assert run("a.tif", "--ground-resolution", "1", "--overwrite") == 2
     message = (
         "error: a.tif: its ground resolution: needs rasterio, which is not installed; "
-        "pip install 'unet-ddp[geo]'\n"
+        f"{how_to_install('geo')}\n"
     )
     assert capsys.readouterr().err == message
     for flag, value in (("--polygons", "o.geojson"), ("--annotations", "labelme")):
         assert run("a.tif", flag, value, "--overwrite") == 2
         err = capsys.readouterr().err
-        assert err.startswith(f"error: {flag}: needs rasterio, which is not installed; pip install")
+        assert err.startswith(
+            f"error: {flag}: needs rasterio, which is not installed; python -m pip install"
+        )
 
 
 def test_a_scene_without_any_data_has_a_mask(here: Path) -> None:
@@ -243,7 +245,7 @@ def test_a_tiff_too_large_to_read_whole_says_what_reads_it(
     write_map(here / "a.tif", noise(40, 30), rowsperstrip=1, blockysize=1)
     monkeypatch.setitem(sys.modules, "rasterio", None)
     assert run("a.tif") == 2
-    assert capsys.readouterr().err.endswith(f", or read it in windows: {INSTALL}\n")
+    assert capsys.readouterr().err.endswith(f", or read it in windows: {how_to_install('geo')}\n")
 
 
 def test_numbered_objects_are_on_the_map_and_none_where_there_is_no_data(here: Path) -> None:

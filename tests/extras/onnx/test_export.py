@@ -22,7 +22,7 @@ from unet_ddp.__main__ import main
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.errors import RunError, UserError
+from unet_ddp.errors import RunError, UserError, how_to_install
 from unet_ddp.extras.onnx import export as module
 from unet_ddp.extras.onnx import runtimes
 from unet_ddp.extras.onnx.export import ExportConfig, export
@@ -227,7 +227,7 @@ def test_without_the_extra(
     assert run_predict("photo.png", "-m", "b.onnx") == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
-    assert all("pip install 'unet-ddp[onnx]'" in line for line in lines)
+    assert all(how_to_install("onnx") in line for line in lines)
     assert {path.name for path in here.iterdir()} == {"a.pt", "b.onnx", "photo.png"}
 
 

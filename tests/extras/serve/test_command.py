@@ -25,6 +25,7 @@ from tests.ranks import LIMIT, ROOT
 from unet_ddp import Predictor
 from unet_ddp.__main__ import main
 from unet_ddp.data.labels import Labels
+from unet_ddp.errors import how_to_install
 from unet_ddp.extras.serve.settings import TOKEN, ServeConfig
 
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
@@ -47,7 +48,7 @@ def test_a_server_that_can_t_begin_says_why_before_the_network_is_read(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name != "uvicorn" or None)
     assert main(["serve", "missing.pt"]) == 2
     assert capsys.readouterr().err == (
-        "error: serve: needs uvicorn, which is not installed; pip install 'unet-ddp[serve]'\n"
+        f"error: serve: needs uvicorn, which is not installed; {how_to_install('serve')}\n"
     )
 
 

@@ -64,12 +64,12 @@ def step(state: TrainState, times: int = 1) -> None:
         train_step(state, iter([batch]))
 
 
-def read_runs(folder: Path) -> list[tuple[Any, dict[int, dict[str, Any]]]]:
-    """Return W&B's runs in `folder`, the oldest first, each with its rows by step."""
+def read_runs(folder: Path) -> list[tuple[Any, dict[int, dict[str, Any]], int | None]]:
+    """Return W&B's runs in `folder`, the oldest first, each with its rows by step and its exit status."""
     return sorted(_read_runs(folder), key=lambda run: run[0].start_time.ToNanoseconds())
 
 
-def _read_runs(folder: Path) -> Iterator[tuple[Any, dict[int, dict[str, Any]]]]:
+def _read_runs(folder: Path) -> Iterator[tuple[Any, dict[int, dict[str, Any]], int | None]]:
     """Yield what each file, a log as LevelDB has it, holds."""
     import wandb
     from wandb.proto import wandb_internal_pb2
@@ -77,6 +77,7 @@ def _read_runs(folder: Path) -> Iterator[tuple[Any, dict[int, dict[str, Any]]]]:
     wandb.teardown()  # its service has then written all
     for path in folder.glob("wandb/offline-run-*/*.wandb"):
         data, at, content, run, rows = path.read_bytes(), 7, b"", None, {}
+        status = None
         while at < len(data):
             if (left := 32768 - at % 32768) < 7:  # a block's end
                 at += left
@@ -90,12 +91,14 @@ def _read_runs(folder: Path) -> Iterator[tuple[Any, dict[int, dict[str, Any]]]]:
             content = b""
             if record.HasField("run"):
                 run = record.run
+            if record.HasField("exit"):
+                status = record.exit.exit_code
             if record.HasField("history"):
                 row = {
                     "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item
                 }
                 rows[row["_step"]] = row
-        yield run, rows
+        yield run, rows, status
 
 
 def test_figures_images_and_histograms_are_logged(tmp_path: Path, state: TrainState) -> None:
@@ -110,8 +113,8 @@ def test_figures_images_and_histograms_are_logged(tmp_path: Path, state: TrainSt
     state.network.bias.data[:] = float("nan")
     writer.epoch({"epoch": 2, "step": 4, "validation_dice": 0.5, "dice_cat": ""})
     writer.close(Ending("finished", 0))
-    ((run, rows),) = read_runs(tmp_path)
-    assert (run.project, run.display_name) == ("unet_ddp", "mine")
+    ((run, rows, status),) = read_runs(tmp_path)
+    assert (run.project, run.display_name, status) == ("unet_ddp", "mine", 0)
     logged = {item.key: json.loads(item.value_json) for item in run.config.update}
     assert logged["optimization"] == {"epochs": 2}
     assert list(rows) == [2, 4]
@@ -140,14 +143,16 @@ def test_figures_images_and_histograms_are_logged(tmp_path: Path, state: TrainSt
 
 def test_a_resumed_run_continues_there_too(tmp_path: Path, state: TrainState) -> None:
     """Without a validation image here; a new run in the same folder is another one there."""
-    for done in (0, 2, 0):
-        state.epoch = done // 2
-        writer = WandbWriter(RunInfo(tmp_path, None, {}, state, None, print))
+    ids: dict[str, str] = {}
+    for done, tracked in ((0, {}), (2, ids), (0, {})):
+        info = RunInfo(tmp_path, None, {}, state, None, print, tracked=tracked)
+        writer = WandbWriter(info)
+        ids["wandb"] = writer.run_id
         writer.epoch({"loss": 0.5, "step": done + 2})
-        writer.close(Ending("finished", 0))
-    (first, rows), (resumed, later), (new, _) = read_runs(tmp_path)
+        writer.close(Ending("stopped", 143, "SIGTERM"))
+    (first, rows, status), (resumed, later, _), (new, _, _) = read_runs(tmp_path)
     assert first.run_id == resumed.run_id != new.run_id
-    assert list(rows) == [2] and list(later) == [4]
+    assert list(rows) == [2] and list(later) == [4] and status == 143
     assert "images/path" not in rows[2]
 
 
@@ -186,5 +191,5 @@ def test_masks_of_classes_that_overlap_are_no_grey_images(
     writer = WandbWriter(RunInfo(tmp_path, None, {"overlap": True}, state, images, print))
     writer.epoch({"loss": 0.5, "step": 2})
     writer.close(Ending("finished", 0))
-    ((_, rows),) = read_runs(tmp_path)
+    ((_, rows, _),) = read_runs(tmp_path)
     assert "images/path" in rows[2] and "masks/true/path" not in rows[2]

@@ -14,7 +14,6 @@ import mmap
 import os
 import shutil
 import struct
-import sys
 import time
 from collections.abc import Callable
 from importlib import metadata
@@ -33,8 +32,7 @@ from unet_ddp.data.pairs import Pair, find_stamp
 from unet_ddp.data.readers.base import ImageFormat, Pixels
 from unet_ddp.data.readers.read import READERS, describe_readers
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import one_line
-from unet_ddp.files import cache_folder, refuse_special, replacing
+from unet_ddp.files import cache_folder, complain, refuse_special, replacing
 
 _HEADER = struct.Struct("<24s8s3Q8x")  # 64 bytes: magic, dtype, height, width, channels
 _MAGIC = b"unet_ddp sample 1"
@@ -164,4 +162,4 @@ class SampleCache:
                 self.is_silent.fill_(True)
                 reason = f"{self.folder}: {error.strerror or error}"
                 advice = "samples that it does not hold yet are decoded each time"
-                print(f"warning: --cache: {one_line(reason)}; {advice}", file=sys.stderr)
+                complain(f"--cache: {reason}; {advice}")

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from unet_ddp.errors import UnreachableError, UserError
+from unet_ddp.errors import UnreachableError, UserError, how_to_install
 from unet_ddp.extras.cloud.address import split_address
 
 PATIENCE = timedelta(minutes=5)  # for a request and its repetitions
@@ -69,7 +69,7 @@ def open_client(path: Path | str) -> tuple[Any, str]:
     try:
         return connect(container, os.getpid(), PATIENCE if is_known else _FIRST_PATIENCE), key
     except ImportError:
-        advice = "needs the extra 'cloud': pip install 'unet-ddp[cloud]'"
+        advice = f"needs the extra 'cloud': {how_to_install('cloud')}"
         raise StorageError(f"{path}: {advice}") from None
     except ValueError as error:
         raise explain(path, error) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +20,7 @@ from unet_ddp.extras.cloud.clients import (
     open_client,
     trust_all,
 )
-from unet_ddp.files import is_address
+from unet_ddp.files import complain, is_address
 
 _CHUNK = 1 << 24  # bytes that are read at a time
 _AT_ONCE = 32  # requests
@@ -213,7 +212,7 @@ def read_chunks(path: Path) -> Iterator[bytes]:
     now = time.monotonic()
     if now - started > _SLOW and now > _warns_from:
         _warns_from = now + _SLOW_AGAIN
-        print(f"warning: {path}: took {now - started:.0f} s; storage is slow", file=sys.stderr)
+        complain(f"{path}: took {now - started:.0f} s; storage is slow")
 
 
 def _version(meta: Any) -> Version:

@@ -18,8 +18,8 @@ from unet_ddp.data.readers.base import Scene
 from unet_ddp.data.readers.pillow import identify
 from unet_ddp.data.readers.read import Source, find_reader
 from unet_ddp.data.readers.resize import scaled_size
-from unet_ddp.errors import UserError, print_lines
-from unet_ddp.extras.geo.maps import INSTALL, Place
+from unet_ddp.errors import UserError, how_to_install, print_lines
+from unet_ddp.extras.geo.maps import Place
 from unet_ddp.files import is_address
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def find_places(sources: Sequence[Source], metres: float | None) -> set[Source]:
         path = maps[0].path
         with suppress(Exception), identify(path) as image:  # unreadable: reading it says why
             if _PIXEL_SCALE in image.getexif():
-                print_lines(f"warning: {path}: its mask gets no map coordinates without {INSTALL}")
+                command = how_to_install("geo")
+                print_lines(f"warning: {path}: its mask gets no map coordinates without {command}")
     found = {source: place for source, place in places.items() if place is not None}
     if metres is None:
         check_resolutions((place.resolution, source.path) for source, place in found.items())
@@ -122,7 +123,7 @@ def check_kinds(config: DataConfig, table: Table) -> Table:
         if not kind.image.ground_resolution:
             raise UserError(
                 f"--ground-resolution: {path} has no map coordinates with a CRS; to read them "
-                f"needs {INSTALL}"
+                f"needs {how_to_install('geo')}"
             )
         scale = ground_scale(path, kind.image.ground_resolution, config.scale, wanted)
         headers = []

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from unet_ddp.data.readers.base import as_user_error, refuse_bomb
 from unet_ddp.errors import UserError, check_installed
 
-INSTALL = "pip install 'unet-ddp[geo]'"
 _OPTIONS = {
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",
     "CPL_VSIL_CURL_ALLOWED_FILENAME": "-",

@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,10 @@ from unet_ddp.data.readers.base import (
     upright,
 )
 from unet_ddp.data.readers.resize import fit_pixels
-from unet_ddp.errors import check_installed
+from unet_ddp.errors import check_installed, install_command
 from unet_ddp.extras.formats.tiff import TiffFile
 from unet_ddp.extras.geo import checks
-from unet_ddp.extras.geo.maps import INSTALL, Place, find_place, gdal, open_map
+from unet_ddp.extras.geo.maps import Place, find_place, gdal, open_map
 
 _AT_ONCE = 512  # rows of which no-data pixels are read
 
@@ -43,7 +42,7 @@ class MapFile(TiffFile, Scene):
     @classmethod
     def missing(cls) -> str:
         """Return how to install rasterio, if it is not there."""
-        return "" if find_spec("rasterio") else INSTALL
+        return install_command("rasterio", "geo")
 
     @cached_property
     def _dataset(self) -> Any:

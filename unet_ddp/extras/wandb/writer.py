@@ -12,13 +12,14 @@ from unet_ddp.data.drawing import to_rgb
 from unet_ddp.data.masks import Ids
 from unet_ddp.errors import UserError
 from unet_ddp.runs.ending import Ending
-from unet_ddp.runs.writers import RunInfo
+from unet_ddp.runs.service import ServiceWriter
+from unet_ddp.runs.writers import Row, RunInfo
 from unet_ddp.training.step import forward
 
 _IGNORED = 128  # grey of a mask's ignored pixels
 
 
-class WandbWriter:
+class WandbWriter(ServiceWriter):
     """Logs each epoch to Weights & Biases, under the names of the well-known U-Net script.
 
     W&B makes up a name that is None. The weights and gradients are logged as histograms, and the first
@@ -28,9 +29,12 @@ class WandbWriter:
         UserError: W&B refuses, as without an account, or the image can't be read.
     """
 
+    name = "wandb"
+
     def __init__(self, run: RunInfo) -> None:
         import wandb
 
+        super().__init__(run)
         sample = run.validation[0, 0] if run.validation is not None else None
         if isinstance(sample, UserError):
             raise sample
@@ -38,19 +42,18 @@ class WandbWriter:
         self._wandb, self._state, self._sample = wandb, state, sample
         self._has_bits = bool(run.settings.get("overlap"))
         self._histograms: dict[str, Any] = {}
-        latest = (run.folder / "wandb" / "latest-run").resolve()  # run-DATE-ID
-        resumed = latest.name.rpartition("-")[2] if state.done and latest.is_dir() else None
         try:
             self._run: Any = wandb.init(
                 project="unet_ddp",
                 name=run.name,
                 dir=run.folder,
                 config=run.settings,
-                id=resumed,
+                id=self.previous,
                 resume="allow",
             )
         except wandb.Error as error:
             raise UserError(f"--wandb: {error}; run `wandb login`, or leave --wandb out") from None
+        self.run_id = self._run.id
         state.optimizer.register_step_pre_hook(lambda *_: self._keep_histograms())
 
     def _keep_histograms(self) -> None:
@@ -67,10 +70,9 @@ class WandbWriter:
                     histogram = self._wandb.Histogram(values.detach().float().cpu().numpy())
                     self._histograms[f"{kind}/{name}"] = histogram
 
-    def epoch(self, row: dict[str, Any]) -> None:
-        """Log a row's cells that are not empty, the histograms and the image."""
-        figures = {name: value for name, value in row.items() if value != ""}
-        self._run.log({**figures, **self._histograms, **self._pictures()}, step=row["step"])
+    def send(self, figures: Row, step: int) -> None:
+        """Log the figures of an epoch, the histograms and the image."""
+        self._run.log({**figures, **self._histograms, **self._pictures()}, step=step)
         self._histograms = {}
 
     @torch.inference_mode()
