@@ -104,7 +104,8 @@ def open_session(flags: Sequence[str]) -> Iterator[Session]:
         spec = choose_model(config, data, resumed, world.device, parts=parts)
         state, loaders = RunBuilder(spec, data, resumed, world, 0.0, parts).build(config)
         folder.claim(config, resumed, build_metadata(config, spec, data, loaders, world))
-        run = config, data, state, loaders, world
-        with loaders, Tracker(*run, print, parts.log_uncompiled) as tracker:
+        stop = StopSignal(world)
+        run = config, data, state, loaders, world, stop
+        with loaders, Tracker(*run, parts.log_uncompiled) as tracker:
             yield Session(config, world, data, state, loaders, folder, tracker)
     leave(world)

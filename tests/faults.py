@@ -117,8 +117,9 @@ def read_with(action: Callable[[], Any]) -> Callable[..., Any]:
 
 
 def save_on_full_disk(path: Path, *args: Any, **how: Any) -> None:
-    """Save where the system itself refuses more than 3000 bytes for each file of the run folder."""
-    limit = 3000 if "checkpoints" in str(path) else resource.RLIM_INFINITY
+    """Save where the system itself refuses, after the first save, more than 3000 bytes for each file of the folder."""
+    is_full = "checkpoints" in str(path) and path.with_name("last.pt").exists()
+    limit = 3000 if is_full else resource.RLIM_INFINITY
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     try:
         SAVE(path, *args, **how)

@@ -20,6 +20,7 @@ from PIL import Image
 
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main, call_train
+from unet_ddp.checkpoints.run_files import HEADS
 from unet_ddp.network.unet import UNet
 
 FLAGS = ["--width", "2", "--batch-size", "1", "--workers", "0"]
@@ -44,7 +45,7 @@ def unknown_value(folder: Path) -> list[str]:
 
 def contains_a_run(folder: Path, *more: str) -> list[str]:
     (folder / "checkpoints").mkdir()
-    (folder / "checkpoints" / "last.pt").write_bytes(b"somebody's")
+    (folder / "checkpoints" / "last.pt").write_bytes(HEADS["last.pt"])
     return [*more]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -110,6 +112,10 @@ class RunRecord:
     def _write(self) -> None:
         text = hide_secrets(json.dumps(self._content, indent=2, ensure_ascii=False)) + "\n"
         text = text.encode("utf-8", "backslashreplace").decode()  # bytes of paths that are no text
+        if (
+            not self._path.parent.is_dir()
+        ):  # removed during the run: not created again without its lock
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         write_text(self._path, text, durable=True)
 
 

@@ -222,7 +222,7 @@ def test_predict_without_flags_writes_numbers_and_lists(run: Path, tmp_path: Pat
         areas = [int(row["area"]) for row in rows if row["image"] == f"{index:03}.png"]
         assert numbers.dtype == np.uint16 and numbers.shape == (48, 48)
         assert areas == np.bincount(numbers.ravel())[1:].tolist()
-        assert f"{index:03}_mask.png: {len(areas)} objects" in out
+        assert f"{index:03}_overlay.png: {len(areas)} objects" in out
     again = call_main("predict", [*argv, "--skip-existing", "--overwrite"], str(run))
     assert again[0] == 2 and "use one of them" in again[2]
 

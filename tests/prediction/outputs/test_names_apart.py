@@ -46,7 +46,7 @@ OWN_FILES = {"mask", "class_masks", "overlay", "probabilities"}
 
 
 def test_an_output_of_all_images_is_in_the_table() -> None:
-    assert {*BUILT_IN["outputs"]} == OWN_FILES | {*ONE_FILE}
+    assert {*BUILT_IN["outputs"]} == OWN_FILES | {*ONE_FILE, "no_mask"}
 
 
 @pytest.mark.parametrize("kind", ["classes", "objects"])
