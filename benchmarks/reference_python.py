@@ -47,6 +47,7 @@ _ALIASES = {
     "_Code": "int", "_Int32": "int", "_Threshold": "int", "Colour": "tuple[int, int, int]", "Size": "tuple[int, int]", "Mask": "NDArray",
     "Ids": "NDArray[np.uint8]", "Codes": "NDArray", "Scores": "NDArray[np.float32]", "np.generic": "Any",
 }  # fmt: skip
+_MODULES = r"\b(?:collections\.abc|os|unet_ddp\.[\w.]+)\."
 _WIDEST = 88  # characters of a signature in one line
 
 
@@ -105,16 +106,26 @@ def format_signature(shown: str, function: Any) -> str:
         stars = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
         default = f" = {each.default!r}" * (each.default is not each.empty)
         words += [f"{stars}{each.name}: {_plain(each.annotation)}{default}"]
-    result = signature.return_annotation
-    end = f" -> {_plain(result)}" if isinstance(result, str) and result != "None" else ""
+    result = _plain(signature.return_annotation)
+    end = f" -> {result}" if result not in ("None", "") else ""
     line = f"{shown}({', '.join(words)}){end}"
     if len(line) > _WIDEST:
         line = "".join([f"{shown}(\n", *(f"    {word},\n" for word in words), f"){end}"])
     return f"```python\n{line}\n```\n"
 
 
-def _plain(hint: str) -> str:
-    """Return a type without the names that are internal."""
+def show_type(hint: Any) -> str:
+    """Return the text of a type, as it stands in a program that has imported its names."""
+    text = re.sub(_MODULES, "", inspect.formatannotation(hint)).replace("NoneType", "None")
+    union = re.fullmatch(r"Union\[(.*)\]", text)
+    return " | ".join(re.split(r", (?![^\[]*\])", union[1])) if union else text
+
+
+def _plain(hint: Any) -> str:
+    """Return a type without the names that are internal; empty for none."""
+    if hint is inspect.Signature.empty:
+        return ""
+    hint = hint if isinstance(hint, str) else show_type(hint)
     return re.sub(r"[\w.]+", lambda found: _ALIASES.get(found[0], found[0]), hint)
 
 

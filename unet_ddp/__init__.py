@@ -6,11 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unet_ddp.api import TrainedRun, train
+    from unet_ddp.api import TrainedRun
     from unet_ddp.data.labels import Labels
     from unet_ddp.errors import RunError, UserError
     from unet_ddp.prediction.prediction import Prediction
     from unet_ddp.prediction.predictor import Predictor
+    from unet_ddp.train_stub import train
 
 __all__ = ["Labels", "Prediction", "Predictor", "RunError", "TrainedRun", "UserError", "train"]
 __version__ = "0.1.0"

@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.python import to_words
+from unet_ddp.cli.signature import sign
 from unet_ddp.commands import train as command
 from unet_ddp.config import TrainConfig
 from unet_ddp.distributed.device import pick_device
@@ -126,6 +127,9 @@ def train(**settings: Any) -> TrainedRun:
     if status:
         sys.exit(status)
     return run
+
+
+train.__signature__ = sign(TrainedRun)  # type: ignore[attr-defined]  # train_stub.pyi is of the same
 
 
 def _train_here(entrypoint: Entrypoint[TrainConfig], config: TrainConfig) -> int:

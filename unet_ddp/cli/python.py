@@ -12,6 +12,20 @@ from unet_ddp.errors import UserError, count_of
 from unet_ddp.plugins.own import path_of
 from unet_ddp.settings import Kind, Names, as_flag, names_of, pairs_of, settings_of
 
+_IMAGES = "use images=, and masks= if its items have no masks"
+_MASKS = "use masks="
+_ADAMW = "the optimizer is AdamW; use learning_rate=, weight_decay= and clip="
+_ELSEWHERE = {
+    **dict.fromkeys(("data", "dataset", "train_data", "train_dataset", "train_loader", "dataloader"), _IMAGES),
+    **dict.fromkeys(("labels", "targets", "annotations", "train_labels"), _MASKS),
+    **dict.fromkeys(("optimizer", "optim", "momentum", "betas"), _ADAMW),
+    **dict.fromkeys(("scheduler", "lr_scheduler"), "the learning rate has a warm-up and a cosine; use warmup="),
+    **dict.fromkeys(("gpus", "devices", "num_gpus"), "use nproc=, a process for each GPU"),
+    **dict.fromkeys(("name", "project", "run_name", "output"), "use exp_name= and checkpoints="),
+    **dict.fromkeys(("size", "img_size", "imgsz", "image_size"), "use crop_size= or scale="),
+}  # fmt: skip
+"""By the names that other programs have, what to use here."""
+
 
 def to_words(name: str, value: Any) -> list[str]:
     """Return the words of a command line that give a setting of `train`.
@@ -45,7 +59,9 @@ def _find_setting(name: str) -> Any:
     if plain == "amp":  # --amp and --no-amp stand for values of --precision
         return bool
     near = difflib.get_close_matches(name, settings, n=1, cutoff=0.75)
-    hint = f"did you mean {as_flag(near[0])}?" if near else "train.py --help-all has them all"
+    hint = _ELSEWHERE.get(name, "help(unet_ddp.train) has them all")
+    if near:
+        hint = f"did you mean {near[0]}?"
     raise UserError(f"{name}: train() has no such setting; {hint}")
 
 
