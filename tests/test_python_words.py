@@ -34,10 +34,8 @@ part, module = functools.partial(function), nn.CrossEntropyLoss(ignore_index=255
 OBJECTS = ("function", "Kind", "instance", "unnamed", "part", "module")
 IMAGES = np.zeros((5, 8, 8, 3), np.uint8)
 WRONG: list[tuple[str, Any, str]] = [
-    ("images", IMAGES, "save the images and masks as files"),
-    ("masks", [*IMAGES], "save the images and masks as files"),
-    ("images", torch.zeros(2, 3, 4, 4), "save the images and masks as files"),
-    ("images", ["a.png", "b.png"], "a list of 2 values"),
+    ("load", torch.zeros(2, 3, 4, 4), "an array (2, 3, 4, 4); give a number, text or a path"),
+    ("list", ["a.png", "b.png"], "a list of 2 values"),
     ("model", nn.Conv2d(1, 1, 1), "give the class, or a function in a file"),
     ("loss", nn.CrossEntropyLoss(), "%%writefile parts.py"),
     ("loss", partial(max, 1), "%%writefile parts.py"),

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from unet_ddp.cli import parse_train
 from unet_ddp.cli.python import to_words
 from unet_ddp.cli.signature import sign
 from unet_ddp.commands import train as command
+from unet_ddp.commands.data_arguments import placing_data, without_objects
 from unet_ddp.config import TrainConfig
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.error_line import MARK
@@ -114,22 +115,28 @@ def train(**settings: Any) -> TrainedRun:
         SystemExit: another signal has stopped the run, or it failed on ranks that torchrun started.
     """
     began = time.monotonic()  # this process may have worked for hours before
-    argv = [word for name, value in settings.items() for word in to_words(name, value)]
-    config: TrainConfig = parse_train(argv)
-    launch, model = config.launch, config.network.model
-    run = TrainedRun(config.folder, model if is_own("networks", model) else None)
-    if "RANK" not in os.environ and launch.nproc > 1:
-        status = _train_in_others(argv)
-    else:
-        status = _train_here(partial(command.train, began=began), config)
+    find_folder = lambda: _read(without_objects(settings))[1].folder  # noqa: E731
+    with placing_data(settings, find_folder) as placed:
+        argv, config = _read(placed)
+        if "RANK" not in os.environ and config.launch.nproc > 1:
+            status = _train_in_others(argv)
+        else:
+            status = _train_here(partial(command.train, began=began), config)
     if status == _INTERRUPTED:
         raise KeyboardInterrupt
     if status:
         sys.exit(status)
-    return run
+    model = config.network.model
+    return TrainedRun(config.folder, model if is_own("networks", model) else None)
 
 
 train.__signature__ = sign(TrainedRun)  # type: ignore[attr-defined]  # train_stub.pyi is of the same
+
+
+def _read(settings: Mapping[str, object]) -> tuple[list[str], TrainConfig]:
+    """Return settings as the words of a command line, and as it reads them."""
+    argv = [word for name, value in settings.items() for word in to_words(name, value)]
+    return argv, parse_train(argv)
 
 
 def _train_here(entrypoint: Entrypoint[TrainConfig], config: TrainConfig) -> int:

@@ -96,7 +96,8 @@ def train(
 
     Args:
         images: Folder of images, or its address (s3://bucket/folder, gs://, az://), or a pack,
-            which has the masks too (default: data/imgs, or the built-in demo set if that is empty).
+            which has the masks too, or MODULE:NAME (docs/how-to/from-arrays.md) (default:
+            data/imgs, or the built-in demo set if that is empty).
         masks: Folder, or address, of masks named like their images, e.g. image.png or
             image_mask.gif for image.jpg (default: data/masks).
         list: CSV file of pairs instead of two folders, with paths or addresses (http:// too):

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, count_of
 from unet_ddp.plugins.own import path_of
-from unet_ddp.settings import Kind, Names, as_flag, names_of, pairs_of, settings_of
+from unet_ddp.settings import Names, as_flag, pairs_of, settings_of
 
 _IMAGES = "use images=, and masks= if its items have no masks"
 _MASKS = "use masks="
@@ -45,7 +45,7 @@ def to_words(name: str, value: Any) -> list[str]:
         return [f"{flag}={_to_text(name, value)}"]
     words = [_to_text(name, _to_plain(item)) for item in value]
     if not any(get_origin(hint) is tuple for hint in _parts(setting)):
-        raise UserError(f"{name}: {_describe(value)}; give one, as on the command line")
+        raise UserError(f"{name}: {describe(value)}; give one, as on the command line")
     return [flag, *words]
 
 
@@ -85,15 +85,13 @@ def _to_text(name: str, value: Any) -> str:
     is_array = hasattr(value, "shape")
     if name == "model" and hasattr(value, "state_dict") and not isinstance(value, type):
         raise UserError(
-            f"model: {_describe(value)}, whose weights are made; give the class, or a function in a file, "
+            f"model: {describe(value)}, whose weights are made; give the class, or a function in a file, "
             'that makes it for a number of channels and classes, e.g. model="parts:make"'
         )
     path = path_of(value) if is_part and not is_array else None
     if path is not None:
         return path
-    if name in names_of(TrainConfig, Kind.DATA_PLACE):
-        advice = "save the images and masks as files, e.g. PNG or NPY, and give their folders"
-    elif is_part and not is_array and not isinstance(value, (list, tuple, dict, set)):
+    if is_part and not is_array and not isinstance(value, (list, tuple, dict, set)):
         last = getattr(value, "__qualname__", "NAME").split(".")[-1]
         last = last if last.isidentifier() else "NAME"
         advice = (
@@ -102,10 +100,10 @@ def _to_text(name: str, value: Any) -> str:
         )
     else:
         advice = "give a number, text or a path, as on the command line"
-    raise UserError(f"{name}: {_describe(value)}; {advice}")
+    raise UserError(f"{name}: {describe(value)}; {advice}")
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
     """Return what a value is, in a few words: its text may have pages."""
     kind = type(value).__name__
     if hasattr(value, "shape"):
