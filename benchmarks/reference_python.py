@@ -14,7 +14,7 @@ from unet_ddp.cli.help import read_docs
 MEMBERS = {  # of the names in unet_ddp: what its users call or read
     "train": (),
     "TrainedRun": ("__init__", "path", "network", "metrics", "predictor"),
-    "Predictor": ("from_checkpoint", "__call__", "logits"),
+    "Predictor": ("from_checkpoint", "__call__", "batch", "logits"),
     "Prediction": ("mask", "ids", "probabilities", "shares", "labels", "size", "threshold", "to_image"),
     "Labels": ("__init__", "num_classes", "class_names", "colours", "nodata", "to_ids", "to_image"),
     "UserError": (),
