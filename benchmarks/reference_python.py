@@ -14,6 +14,15 @@ from unet_ddp.cli.help import read_docs
 MEMBERS = {  # of the names in unet_ddp: what its users call or read
     "train": (),
     "TrainedRun": ("__init__", "path", "network", "metrics", "predictor"),
+    "evaluate": (),
+    "EvaluationResult": (
+        "images", "dice", "iou", "pixel_accuracy", "calibration_error", "threshold", "best_threshold", "classes",
+        "objects", "intervals", "per_image", "text",
+    ),
+    "check": (),
+    "DataCheck": ("problems", "warnings", "notes", "is_fit", "training", "validation", "sizes", "classes", "text"),
+    "export": (),
+    "ExportResult": ("path", "runtimes", "text"),
     "Predictor": ("from_checkpoint", "__call__", "batch", "logits"),
     "Prediction": ("mask", "ids", "probabilities", "shares", "labels", "size", "threshold", "to_image"),
     "Labels": ("__init__", "num_classes", "class_names", "colours", "nodata", "to_ids", "to_image"),
@@ -44,6 +53,7 @@ _INSTANCES = {
     "Labels": "labels",
 }
 _ALIASES = {
+    "Data": "str | PathLike[str] | Items | None",
     "_Code": "int", "_Int32": "int", "_Threshold": "int", "Colour": "tuple[int, int, int]", "Size": "tuple[int, int]", "Mask": "NDArray",
     "Ids": "NDArray[np.uint8]", "Codes": "NDArray", "Scores": "NDArray[np.float32]", "np.generic": "Any",
 }  # fmt: skip

@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterator
 
 from benchmarks.reference_python import show_type
-from unet_ddp.api import TrainedRun
 from unet_ddp.cli.help import describe
 from unet_ddp.cli.signature import sign
+from unet_ddp.commands.trained_run import TrainedRun
 from unet_ddp.config import TrainConfig
 from unet_ddp.settings import settings_of
 
@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Literal
 
-from unet_ddp.api import TrainedRun
 from unet_ddp.cli.signature import Items
+from unet_ddp.commands.trained_run import TrainedRun
 
 def train(
     *,

@@ -11,9 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
@@ -22,6 +20,7 @@ from unet_ddp.cli.python import to_words
 from unet_ddp.cli.signature import sign
 from unet_ddp.commands import train as command
 from unet_ddp.commands.data_arguments import placing_data, without_objects
+from unet_ddp.commands.trained_run import TrainedRun
 from unet_ddp.config import TrainConfig
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.error_line import MARK
@@ -31,65 +30,9 @@ from unet_ddp.distributed.stop_signal import dying_with_parent
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import BAR, RunError, UserError, hides_bars
 from unet_ddp.plugins import is_own
-from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.writers import read_rows, to_float
 
 _INTERRUPTED = 128 + signal.SIGINT
 _NOTEBOOK = 120  # columns of a bar there
-
-
-@dataclass(frozen=True)
-class TrainedRun:
-    """A run in its folder, as `train` returns it.
-
-    `TrainedRun(Path("checkpoints/first"))` opens an earlier run.
-
-    Example:
-        run = unet_ddp.train(images="imgs", masks="masks", epochs=2, exp_name="first")
-        print(run.path, run.metrics[-1]["validation_dice"])  # from 0 to 1
-        predictor = run.predictor(tta="mirror")
-        predictor("new.jpg").to_image().save("mask.png")
-    """
-
-    path: Path
-    """The folder, which has last.pt, best.pt, metrics.csv and report.html."""
-    network: str | None = None
-    """Import path of your own network, which `predictor` uses; None for one of this package.
-
-    Name it for an earlier run: a checkpoint starts no code.
-    """
-
-    def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "path", Path(self.path).absolute()
-        )  # a notebook changes its folder
-
-    @property
-    def metrics(self) -> list[dict[str, float]]:
-        """A row of metrics.csv per epoch, by its columns; nan for a number that an epoch does not have.
-
-        Raises:
-            UserError: metrics.csv is corrupt, or the folder does not exist.
-        """
-        if not self.path.is_dir():
-            raise UserError(f"{self.path}: there is no such folder; give that of a run")
-        metrics = []
-        for row in read_rows(self.path / "metrics.csv"):
-            metrics.append({name: to_float(value) for name, value in row.items()})
-        return metrics
-
-    def predictor(self, **options: Any) -> Predictor:
-        """Return a predictor of the run's best network; without validation, of its last one.
-
-        Args:
-            **options: as in `Predictor.from_checkpoint`, e.g. `tta="mirror"` or `device="cpu"`; `network` is the run's.
-
-        Raises:
-            UserError: the run has no checkpoint yet, or an option is out of range.
-        """
-        best = self.path / "best.pt"  # there is none without validation
-        path = best if best.exists() else self.path / "last.pt"
-        return Predictor.from_checkpoint(path, **{"network": self.network, **options})
 
 
 def train(**settings: Any) -> TrainedRun:

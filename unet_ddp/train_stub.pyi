@@ -3,8 +3,8 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Literal
 
-from unet_ddp.api import TrainedRun
 from unet_ddp.cli.signature import Items
+from unet_ddp.commands.trained_run import TrainedRun
 
 def train(
     *,

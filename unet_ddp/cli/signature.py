@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from inspect import Parameter, Signature
 from os import PathLike
-from typing import Protocol, get_args, get_origin
+from typing import Any, Protocol, get_args, get_origin
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.settings import Kind, Names, Setting, names_of, pairs_of, settings_of
@@ -39,7 +39,7 @@ def _parameter(name: str, hint: object, default: object) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
-def _find_type(name: str, setting: Setting) -> object:
+def _find_type(name: str, setting: Setting) -> Any:
     """Return the type of the values that Python gives for a setting."""
     hint = setting.hint
     if hasattr(hint, "__metadata__"):
@@ -54,6 +54,7 @@ def _find_type(name: str, setting: Setting) -> object:
         return str | PathLike[str] if hint is str else str | PathLike[str] | None
     for part in (hint, *get_args(hint)):
         if get_origin(part) is tuple:  # a list will do
-            items = Sequence[get_args(part)[0]]  # type: ignore[misc]  # known when it runs
+            sequence: Any = Sequence
+            items = sequence[get_args(part)[0]]
             return items if part is hint else items | None
     return hint

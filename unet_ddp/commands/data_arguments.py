@@ -6,11 +6,15 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unet_ddp.cli.python import describe
 from unet_ddp.errors import UserError, print_lines
+from unet_ddp.extras.arrays.item_kind import GIVEN, OPENED
 from unet_ddp.plugins.own import path_of
+
+if TYPE_CHECKING:
+    from unet_ddp.extras.arrays.items import Items
 
 SIDES = (("images", "masks"), ("val_images", "val_masks"))
 
@@ -39,16 +43,16 @@ def placing_data(
     """
     found, kept, new = dict(settings), set[Path](), list[Path]()
     try:
-        for names in SIDES:
-            images, masks = (found.get(name) for name in names)
-            if not _is_object(images) and not _is_object(masks):
-                continue
-            _check_both(names, images, masks)
+        for names, images, masks in _find_objects(settings):
             paths = [_find_path(each) for each in (images, images if masks is None else masks)]
             if None in paths:
-                folder, line = _write(names, images, masks, find_folder())
+                from unet_ddp.extras.arrays.item_files import write_items
+
+                folder, line = write_items(_as_items(names, images, masks), find_folder())
                 kept.add(folder)
                 new += [folder] * bool(line)
+                if line and os.environ.get("RANK", "0") == "0":
+                    print_lines(line)
                 paths = [str(folder / kind) for kind in SIDES[0]]
             found |= dict(zip(names, paths, strict=True))
         yield found
@@ -64,8 +68,42 @@ def placing_data(
         remove_others(kept)
 
 
+@contextmanager
+def giving_data(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield settings with names in place of data that are objects, which this process alone can read; paths as text.
+
+    Raises:
+        UserError: only one of images and masks is an object.
+    """
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
+    given: dict[str, Items] = {}
+    for names, images, masks in _find_objects(settings):
+        given[f"given:{names[0]}"] = _as_items(names, images, masks)
+        found |= dict.fromkeys(names, f"given:{names[0]}")
+    GIVEN.update(given)
+    try:
+        yield found
+    finally:
+        for name, items in given.items():
+            del GIVEN[name]
+            OPENED.pop(items.key, None)
+
+
 def _is_object(value: object) -> bool:
     return value is not None and not isinstance(value, (str, os.PathLike))
+
+
+def _find_objects(
+    settings: Mapping[str, Any],
+) -> Iterator[tuple[tuple[str, str], object, object]]:
+    """Yield the names of images and masks, and the data, for each pair of settings that are objects."""
+    for names in SIDES:
+        images, masks = (settings.get(name) for name in names)
+        if _is_object(images) or _is_object(masks):
+            _check_both(names, images, masks)
+            yield names, images, masks
 
 
 def _check_both(names: tuple[str, str], images: object, masks: object) -> None:
@@ -85,13 +123,7 @@ def _find_path(value: object) -> str | None:
     return None if is_plain else path_of(value)
 
 
-def _write(names: tuple[str, str], images: object, masks: object, folder: Path) -> tuple[Path, str]:
-    """Return the folder with the arrays, and a line if it is new, which the main process prints."""
-    from unet_ddp.extras.arrays.item_files import write_items
-    from unet_ddp.extras.arrays.items import Column
+def _as_items(names: tuple[str, str], images: object, masks: object) -> Items:
+    from unet_ddp.extras.arrays.items import Column, Items
 
-    second = None if masks is None else Column(names[1], masks)
-    found, line = write_items(Column(names[0], images), second, folder)
-    if line and os.environ.get("RANK", "0") == "0":
-        print_lines(line)
-    return found, line
+    return Items(Column(names[0], images), None if masks is None else Column(names[1], masks))

@@ -294,11 +294,11 @@ def test_a_function_is_called_by_the_thread_that_reads(tmp_path: Path) -> None:
 def test_arrays_are_written_once_and_by_content(tmp_path: Path) -> None:
     """A run that continues finds them; those of other content are beside them; a killed writer's are removed."""
     (tmp_path / ".arrays-ab12.999999999").mkdir()
-    how = Column("images", IMAGES), Column("masks", MASKS), tmp_path
+    how = Items(Column("images", IMAGES), Column("masks", MASKS)), tmp_path
     folder, line = write_items(*how)
     assert line == f"6 images and masks written to {folder}/ (0.0 MB)"
     assert write_items(*how) == (folder, "")
-    other, _ = write_items(Column("images", IMAGES), Column("masks", MASKS * 2), tmp_path)
+    other, _ = write_items(Items(Column("images", IMAGES), Column("masks", MASKS * 2)), tmp_path)
     assert {*tmp_path.iterdir()} == {folder, other}
     with Source(folder / "images/3.npy") as source:
         assert source.header.size == (24, 32)

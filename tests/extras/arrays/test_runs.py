@@ -13,7 +13,7 @@ from PIL import Image
 from tests.conftest import data_flags, make_pair
 from tests.ranks import Ranks, call_train, warm_python
 from unet_ddp.extras.arrays.item_files import write_items
-from unet_ddp.extras.arrays.items import Column
+from unet_ddp.extras.arrays.items import Column, Items
 
 # 12 images, 2 of them for validation: 5 steps of 2 in each of 2 epochs.
 FLAGS = ["--width", "2", "--epochs", "2", "--validation", "17", "--precision", "float32", "--seed", "3", "--device", "cpu", "--timeout", "60"]  # fmt: skip
@@ -67,9 +67,8 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
             values = (row, name, image.tobytes(), mask.tobytes())
             file.execute("insert into cells values (?, ?, ?, ?)", values)
     file.close()
-    written, _ = write_items(
-        Column("images", [*zip(names, images, masks, strict=True)]), None, folder
-    )
+    rows = [*zip(names, images, masks, strict=True)]
+    written, _ = write_items(Items(Column("images", rows)), folder)
     written.rename(folder / "arrays")
     return folder
 

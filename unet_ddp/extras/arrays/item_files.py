@@ -13,15 +13,15 @@ import numpy as np
 
 from unet_ddp.errors import count_of
 from unet_ddp.extras.arrays.item_pairs import find_stamps, refuse_twice
-from unet_ddp.extras.arrays.items import Column, Items
+from unet_ddp.extras.arrays.items import Items
 from unet_ddp.files import is_alive, write_errors
 
 PREFIX = "arrays-"
 """Beginning of the names of folders of arrays; a digest of their content follows."""
 
 
-def write_items(images: Column, masks: Column | None, folder: Path) -> tuple[Path, str]:
-    """Return a folder in `folder` with the images and masks as NPY files, and a line about it if it is new.
+def write_items(items: Items, folder: Path) -> tuple[Path, str]:
+    """Return a folder in `folder` with all items as NPY files, and a line about it if it is new.
 
     It is known by its content: a run that continues finds its own, and none replaces another's.
 
@@ -35,7 +35,7 @@ def write_items(images: Column, masks: Column | None, folder: Path) -> tuple[Pat
                 shutil.rmtree(left, ignore_errors=True)
         temporary = folder / f".{PREFIX}{os.urandom(4).hex()}.{os.getpid()}"
         try:
-            digest, count, size = _write(Items(images, masks), temporary)
+            digest, count, size = _write(items, temporary)
             found = folder / f"{PREFIX}{digest}"
             if found.exists():
                 return found, ""

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 OPENED: dict[str, Items] = {}
 """By the first part of their pairs' paths, the data sets that this process has found or was given."""
 
+GIVEN: dict[str, Items] = {}
+"""By their names in place of paths, the data that a call from Python has given."""
+
 
 class ItemKind(PairKind):
     """Items of a data set, or of a sequence of images and one of masks."""
@@ -29,6 +32,9 @@ class ItemKind(PairKind):
         from unet_ddp.extras.arrays.item_pairs import find_items
         from unet_ddp.extras.arrays.items import Items
 
+        given = GIVEN.get(str(places.images))
+        if given is not None:
+            return find_items(given)
         images, masks = (
             None if each is None else str(each) for each in (places.images, places.masks)
         )

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from unet_ddp.data.pairs import Pair, Pairs, Stamp
+from unet_ddp.data.pairs import Pair, Pairs, Stamp, Stamps
 from unet_ddp.errors import UserError, hides_bars
 from unet_ddp.extras.arrays.item_kind import OPENED
 from unet_ddp.extras.arrays.items import Item, Items
 from unet_ddp.files import temporary_folder, write_errors
 
 _ADVICE = "make room, or set TMPDIR to another folder"
+_UNKNOWN: Stamps = (None, None)
 
 
 class ItemPairs(Pairs):
@@ -112,7 +113,7 @@ def find_items(items: Items) -> ItemPairs:
     pairs, rows = list[Pair](), dict[str, int]()
     for row in tqdm(range(count), "reading", unit="item", leave=False, disable=hides_bars()):
         image, mask = (Path(items.key, str(row), name) for name in ("image.npy", "mask.npy"))
-        name, stamps = f"{row:0{len(str(count - 1))}d}", (None, None)
+        name, stamps = f"{row:0{len(str(count - 1))}d}", _UNKNOWN
         try:
             item = read(row)
         except UserError:

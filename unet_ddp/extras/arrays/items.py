@@ -134,9 +134,10 @@ class Items:
 
     @property
     def key(self) -> str:
-        """The first part of the paths of these pairs."""
+        """The first part of the paths of these pairs, which no folder has."""
         names = (column.name for column in (self.images, self.masks) if column is not None)
-        return "+".join(names)
+        key = "+".join(names)
+        return key if ":" in key else f"<{key}>"
 
     def close(self) -> None:
         """Close what functions have made; see `Column.close`."""
