@@ -33,7 +33,12 @@ class RuntimeScores(NamedTuple):
 
 @dataclass(frozen=True)
 class ExportResult:
-    """A network that was exported, as `export` returns it; `print(result)` shows what the command prints."""
+    """A network that was exported, as `export` returns it; `print(result)` shows what the command prints.
+
+    Example:
+        result = unet_ddp.export("checkpoints/first", "model.onnx", whole=True)
+        print(result.runtimes["onnxruntime"].dice)
+    """
 
     path: Path
     """The file."""
