@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 import threading
@@ -15,9 +16,9 @@ import torch
 from PIL import Image
 
 import unet_ddp
-from tests.conftest import data_flags, make_set
+from tests.conftest import make_set
 from tests.ranks import call_main
-from unet_ddp.data.matching import Report, find_pairs
+from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Places
 from unet_ddp.data.readers.read import Source, read_mask
 from unet_ddp.extras.arrays.item_files import write_items
@@ -293,13 +294,15 @@ def test_a_function_is_called_by_the_thread_that_reads(tmp_path: Path) -> None:
 
 def test_arrays_are_written_once_and_by_content(tmp_path: Path) -> None:
     """A run that continues finds them; those of other content are beside them; a killed writer's are removed."""
-    (tmp_path / ".arrays-ab12.999999999").mkdir()
+    (tmp_path / ".arrays-ab12").mkdir()
+    os.utime(tmp_path / ".arrays-ab12", (1, 1))
+    (tmp_path / ".arrays-cd34").mkdir()  # of a process that still writes
     how = Items(Column("images", IMAGES), Column("masks", MASKS)), tmp_path
     folder, line = write_items(*how)
     assert line == f"6 images and masks written to {folder}/ (0.0 MB)"
     assert write_items(*how) == (folder, "")
     other, _ = write_items(Items(Column("images", IMAGES), Column("masks", MASKS * 2)), tmp_path)
-    assert {*tmp_path.iterdir()} == {folder, other}
+    assert {*tmp_path.iterdir()} == {folder, other, tmp_path / ".arrays-cd34"}
     with Source(folder / "images/3.npy") as source:
         assert source.header.size == (24, 32)
     assert np.array_equal(read_mask(other / "masks/3.npy"), 2 * MASKS[3])
@@ -361,10 +364,3 @@ def test_validation_arrays_are_beside_the_others(
     rows = [*zip(IMAGES[:2], MASKS[:2], strict=True)]
     run = unet_ddp.train(images=IMAGES[2:], masks=MASKS[2:], val_images=rows, **how)
     assert len(run.metrics) == 1 and len([*run.path.glob("arrays-*")]) == 2
-
-
-def test_flags_of_files_still_need_both(tmp_path: Path) -> None:
-    report = Report()
-    make_set(tmp_path, 2)
-    pairs = find_pairs(*(Path(flag) for flag in data_flags(tmp_path)[1::2]), report)
-    assert len(pairs) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -14,10 +15,11 @@ import numpy as np
 from unet_ddp.errors import count_of
 from unet_ddp.extras.arrays.item_pairs import find_stamps, refuse_twice
 from unet_ddp.extras.arrays.items import Items
-from unet_ddp.files import is_alive, write_errors
+from unet_ddp.files import write_errors
 
 PREFIX = "arrays-"
 """Beginning of the names of folders of arrays; a digest of their content follows."""
+_DAY = 24 * 60 * 60  # seconds
 
 
 def write_items(items: Items, folder: Path) -> tuple[Path, str]:
@@ -30,17 +32,20 @@ def write_items(items: Items, folder: Path) -> tuple[Path, str]:
     """
     with write_errors(folder, "make room, or use another --checkpoints"):
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(f".{PREFIX}*"):  # by a process that was killed
-            if not is_alive(int(left.suffix[1:])):
+        for left in folder.glob(f".{PREFIX}*"):  # by a process, of any host, that was killed
+            if time.time() - left.stat().st_mtime > _DAY:
                 shutil.rmtree(left, ignore_errors=True)
-        temporary = folder / f".{PREFIX}{os.urandom(4).hex()}.{os.getpid()}"
+        temporary = folder / f".{PREFIX}{os.urandom(8).hex()}"
         try:
             digest, count, size = _write(items, temporary)
             found = folder / f"{PREFIX}{digest}"
             if found.exists():
                 return found, ""
-            with suppress(OSError):  # another process has written the same
+            try:
                 temporary.rename(found)
+            except OSError:
+                if not found.exists():  # another process has written the same
+                    raise
             return (
                 found,
                 f"{count_of(count, 'image')} and masks written to {found}/ ({size / 1e6:.1f} MB)",
