@@ -1,4 +1,4 @@
-"""The pages that are made from the program: docs/reference/flags.md, docs/reference/python.md, the notebook.
+"""The pages that are made from the program: docs/reference/flags.md, docs/reference/python.md, the notebook, a stub.
 
     python -m benchmarks.reference [--check]
 
@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.notebook import make_notebook
 from benchmarks.reference_python import format_python
+from benchmarks.reference_stub import format_stub
 from benchmarks.timing import new_parser
 from unet_ddp.__main__ import COMMANDS as PROGRAMS
 from unet_ddp.cli.help import describe, divide, name_flag
@@ -163,6 +164,7 @@ def make_pages() -> dict[str, str]:
         "reference/flags.md": format_flags(),
         "reference/python.md": format_python(),
         "tutorials/notebook.ipynb": make_notebook(source),
+        "../unet_ddp/train_stub.pyi": format_stub(),
     }
     return {name: text.rstrip() + "\n" for name, text in pages.items()}
 
@@ -183,7 +185,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"error: {path} differs; type python -m benchmarks.reference", file=sys.stderr)
             status = 1
         else:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             print(f"wrote {path}")
     return status

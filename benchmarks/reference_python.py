@@ -14,7 +14,16 @@ from unet_ddp.cli.help import read_docs
 MEMBERS = {  # of the names in unet_ddp: what its users call or read
     "train": (),
     "TrainedRun": ("__init__", "path", "network", "metrics", "predictor"),
-    "Predictor": ("from_checkpoint", "__call__", "logits"),
+    "evaluate": (),
+    "EvaluationResult": (
+        "images", "dice", "iou", "pixel_accuracy", "calibration_error", "threshold", "best_threshold", "classes",
+        "objects", "intervals", "per_image", "text",
+    ),
+    "check": (),
+    "DataCheck": ("problems", "warnings", "notes", "is_fit", "training", "validation", "sizes", "classes", "text"),
+    "export": (),
+    "ExportResult": ("path", "runtimes", "text"),
+    "Predictor": ("from_checkpoint", "__call__", "batch", "logits"),
     "Prediction": ("mask", "ids", "probabilities", "shares", "labels", "size", "threshold", "to_image"),
     "Labels": ("__init__", "num_classes", "class_names", "colours", "nodata", "to_ids", "to_image"),
     "UserError": (),
@@ -44,9 +53,11 @@ _INSTANCES = {
     "Labels": "labels",
 }
 _ALIASES = {
+    "Data": "str | PathLike[str] | Items | None",
     "_Code": "int", "_Int32": "int", "_Threshold": "int", "Colour": "tuple[int, int, int]", "Size": "tuple[int, int]", "Mask": "NDArray",
     "Ids": "NDArray[np.uint8]", "Codes": "NDArray", "Scores": "NDArray[np.float32]", "np.generic": "Any",
 }  # fmt: skip
+_MODULES = r"\b(?:collections\.abc|os|unet_ddp\.[\w.]+)\."
 _WIDEST = 88  # characters of a signature in one line
 
 
@@ -105,16 +116,26 @@ def format_signature(shown: str, function: Any) -> str:
         stars = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
         default = f" = {each.default!r}" * (each.default is not each.empty)
         words += [f"{stars}{each.name}: {_plain(each.annotation)}{default}"]
-    result = signature.return_annotation
-    end = f" -> {_plain(result)}" if isinstance(result, str) and result != "None" else ""
+    result = _plain(signature.return_annotation)
+    end = f" -> {result}" if result not in ("None", "") else ""
     line = f"{shown}({', '.join(words)}){end}"
     if len(line) > _WIDEST:
         line = "".join([f"{shown}(\n", *(f"    {word},\n" for word in words), f"){end}"])
     return f"```python\n{line}\n```\n"
 
 
-def _plain(hint: str) -> str:
-    """Return a type without the names that are internal."""
+def show_type(hint: Any) -> str:
+    """Return the text of a type, as it stands in a program that has imported its names."""
+    text = re.sub(_MODULES, "", inspect.formatannotation(hint)).replace("NoneType", "None")
+    union = re.fullmatch(r"Union\[(.*)\]", text)
+    return " | ".join(re.split(r", (?![^\[]*\])", union[1])) if union else text
+
+
+def _plain(hint: Any) -> str:
+    """Return a type without the names that are internal; empty for none."""
+    if hint is inspect.Signature.empty:
+        return ""
+    hint = hint if isinstance(hint, str) else show_type(hint)
     return re.sub(r"[\w.]+", lambda found: _ALIASES.get(found[0], found[0]), hint)
 
 

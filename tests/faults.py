@@ -64,6 +64,7 @@ AFTER_STEP: dict[str, tuple[int, Callable[[], Any]]] = {
     "interrupt of the group": (8, lambda: os.killpg(0, signal.SIGINT)),
     "a rank dies": (3, on_rank(1, send(signal.SIGKILL))),
     "a rank dies once": (3, on_rank(1, kill_once)),
+    "killed": (8, send(signal.SIGKILL)),
     "a rank hangs": (3, on_rank(1, signal.pause)),
     "storage ends": (3, on_rank(0, lambda: os.kill(int(os.environ["STORE"]), signal.SIGKILL))),
     "the folder is removed": (3, on_rank(0, lambda: shutil.rmtree("checkpoints"))),

@@ -133,7 +133,7 @@ def test_a_row_that_a_crash_cut_off_has_nan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"epoch": 3}, "did you mean --epochs"),
+        ({"epoch": 3}, "did you mean epochs?"),
         ({"epochs": 0}, "--epochs 0: must be 1 or more"),
         ({"images": "nowhere", "masks": "masks"}, "nowhere"),
         ({"loss": type("Nowhere", (), {})}, "%%writefile parts.py"),

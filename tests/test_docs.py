@@ -175,6 +175,7 @@ def test_the_python_example_runs(
     monkeypatch.chdir(tmp_path)
     write_model(tmp_path / "checkpoints" / "best.pt", Labels((0, 255), names=("road", "car")))
     write_photo(tmp_path / "image.jpg", (50, 70))
+    write_photo(tmp_path / "more.jpg", (30, 40))
     text = (ROOT / "docs/prediction.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```python\n(.*?)```", text, flags=re.S)
     exec(program, {})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import pydoc
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -14,6 +17,8 @@ from torch import nn
 
 import unet_ddp
 from unet_ddp.cli.python import to_words
+from unet_ddp.config import TrainConfig
+from unet_ddp.settings import settings_of
 
 PARTS = """
 import functools
@@ -29,10 +34,8 @@ part, module = functools.partial(function), nn.CrossEntropyLoss(ignore_index=255
 OBJECTS = ("function", "Kind", "instance", "unnamed", "part", "module")
 IMAGES = np.zeros((5, 8, 8, 3), np.uint8)
 WRONG: list[tuple[str, Any, str]] = [
-    ("images", IMAGES, "save the images and masks as files"),
-    ("masks", [*IMAGES], "save the images and masks as files"),
-    ("images", torch.zeros(2, 3, 4, 4), "save the images and masks as files"),
-    ("images", ["a.png", "b.png"], "a list of 2 values"),
+    ("load", torch.zeros(2, 3, 4, 4), "an array (2, 3, 4, 4); give a number, text or a path"),
+    ("list", ["a.png", "b.png"], "a list of 2 values"),
     ("model", nn.Conv2d(1, 1, 1), "give the class, or a function in a file"),
     ("loss", nn.CrossEntropyLoss(), "%%writefile parts.py"),
     ("loss", partial(max, 1), "%%writefile parts.py"),
@@ -40,8 +43,10 @@ WRONG: list[tuple[str, Any, str]] = [
     ("loss", IMAGES, "an array (5, 8, 8, 3)"),
     ("seed", {"a": 1}, "a dict of 1 value"),
     ("nproc", object(), "an object of type object"),
-    ("dataset", [], "train() has no such setting"),
-    ("optimizer", "sgd", "train() has no such setting"),
+    ("dataset", [], "train() has no such setting; use images="),
+    ("optimizer", "sgd", "train() has no such setting; the optimizer is AdamW; use learning_rate="),
+    ("epoch", 3, "did you mean epochs?"),
+    ("colour", 3, "help(unet_ddp.train)"),
 ]
 
 
@@ -85,6 +90,21 @@ def test_all_else_is_refused_in_a_short_line(name: str, value: Any, said: str) -
         to_words(name, value)
     text = str(caught.value)
     assert text.startswith(f"{name}: ") and said in text and "\n" not in text and len(text) < 250
+
+
+def test_the_signature_has_each_setting_with_its_default() -> None:
+    """A notebook shows it, and completes by it; the stub of the same text is tested as a page."""
+    parameters = inspect.signature(unet_ddp.train).parameters
+    settings = settings_of(TrainConfig)
+    assert {*parameters} == {*settings, "lr", "amp"}
+    for name, setting in settings.items():
+        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert parameters[name].default == setting.default
+        if setting.default is not None:  # so a value of that type is one that the setting takes
+            assert to_words(name, setting.default)
+    assert parameters["crop_size"].annotation == Sequence[int] | None
+    assert parameters["batch_size"].annotation == int | Literal["auto"]
+    assert "epochs: int = 10" in pydoc.render_doc(unet_ddp.train, renderer=pydoc.plaintext)
 
 
 def test_completion_offers_the_public_names() -> None:

@@ -6,22 +6,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unet_ddp.api import TrainedRun, train
+    from unet_ddp.commands.check_call import DataCheck, check
+    from unet_ddp.commands.evaluate_call import EvaluationResult, evaluate
+    from unet_ddp.commands.export_call import ExportResult, export
+    from unet_ddp.commands.trained_run import TrainedRun
     from unet_ddp.data.labels import Labels
     from unet_ddp.errors import RunError, UserError
     from unet_ddp.prediction.prediction import Prediction
     from unet_ddp.prediction.predictor import Predictor
+    from unet_ddp.train_stub import train
 
-__all__ = ["Labels", "Prediction", "Predictor", "RunError", "TrainedRun", "UserError", "train"]
+__all__ = [
+    "DataCheck", "EvaluationResult", "ExportResult", "Labels", "Prediction", "Predictor", "RunError", "TrainedRun",
+    "UserError", "check", "evaluate", "export", "train",
+]  # fmt: skip
 __version__ = "0.1.0"
 
 _MODULES = {
+    "DataCheck": "commands.check_call",
+    "EvaluationResult": "commands.evaluate_call",
+    "ExportResult": "commands.export_call",
     "Labels": "data.labels",
     "Prediction": "prediction.prediction",
     "Predictor": "prediction.predictor",
     "RunError": "errors",
-    "TrainedRun": "api",
+    "TrainedRun": "commands.trained_run",
     "UserError": "errors",
+    "check": "commands.check_call",
+    "evaluate": "commands.evaluate_call",
+    "export": "commands.export_call",
     "train": "api",
 }
 

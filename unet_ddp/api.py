@@ -10,17 +10,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.python import to_words
+from unet_ddp.cli.signature import sign
 from unet_ddp.commands import train as command
+from unet_ddp.commands.data_arguments import placing_data, without_objects
+from unet_ddp.commands.trained_run import TrainedRun
 from unet_ddp.config import TrainConfig
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.error_line import MARK
@@ -31,65 +32,9 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import BAR, RunError, UserError, hides_bars
 from unet_ddp.files.output import json_lines
 from unet_ddp.plugins import is_own
-from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.runs.writers import read_rows, to_float
 
 _INTERRUPTED = 128 + signal.SIGINT
 _NOTEBOOK = 120  # columns of a bar there
-
-
-@dataclass(frozen=True)
-class TrainedRun:
-    """A run in its folder, as `train` returns it.
-
-    `TrainedRun(Path("checkpoints/first"))` opens an earlier run.
-
-    Example:
-        run = unet_ddp.train(images="imgs", masks="masks", epochs=2, exp_name="first")
-        print(run.path, run.metrics[-1]["validation_dice"])  # from 0 to 1
-        predictor = run.predictor(tta="mirror")
-        predictor("new.jpg").to_image().save("mask.png")
-    """
-
-    path: Path
-    """The folder, which has last.pt, best.pt, metrics.csv and report.html."""
-    network: str | None = None
-    """Import path of your own network, which `predictor` uses; None for one of this package.
-
-    Name it for an earlier run: a checkpoint starts no code.
-    """
-
-    def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "path", Path(self.path).absolute()
-        )  # a notebook changes its folder
-
-    @property
-    def metrics(self) -> list[dict[str, float]]:
-        """A row of metrics.csv per epoch, by its columns; nan for a number that an epoch does not have.
-
-        Raises:
-            UserError: metrics.csv is corrupt, or the folder does not exist.
-        """
-        if not self.path.is_dir():
-            raise UserError(f"{self.path}: there is no such folder; give that of a run")
-        metrics = []
-        for row in read_rows(self.path / "metrics.csv"):
-            metrics.append({name: to_float(value) for name, value in row.items()})
-        return metrics
-
-    def predictor(self, **options: Any) -> Predictor:
-        """Return a predictor of the run's best network; without validation, of its last one.
-
-        Args:
-            **options: as in `Predictor.from_checkpoint`, e.g. `tta="mirror"` or `device="cpu"`; `network` is the run's.
-
-        Raises:
-            UserError: the run has no checkpoint yet, or an option is out of range.
-        """
-        best = self.path / "best.pt"  # there is none without validation
-        path = best if best.exists() else self.path / "last.pt"
-        return Predictor.from_checkpoint(path, **{"network": self.network, **options})
 
 
 def train(**settings: Any) -> TrainedRun:
@@ -115,20 +60,30 @@ def train(**settings: Any) -> TrainedRun:
         SystemExit: another signal has stopped the run, or it failed on ranks that torchrun started.
     """
     began = time.monotonic()  # this process may have worked for hours before
-    argv = [word for name, value in settings.items() for word in to_words(name, value)]
-    config: TrainConfig = parse_train(argv)
-    launch, model = config.launch, config.network.model
-    run = TrainedRun(config.folder, model if is_own("networks", model) else None)
-    if "RANK" not in os.environ and launch.nproc > 1:
-        status = _train_in_others(argv)
-    else:
-        with json_lines() if launch.log == "json" else nullcontext():
-            status = _train_here(partial(command.train, began=began), config)
+    find_folder = lambda: _read(without_objects(settings))[1].folder  # noqa: E731
+    with placing_data(settings, find_folder) as placed:
+        argv, config = _read(placed)
+        if "RANK" not in os.environ and config.launch.nproc > 1:
+            status = _train_in_others(argv)
+        else:
+            lines = json_lines() if config.launch.log == "json" else nullcontext()
+            with lines:
+                status = _train_here(partial(command.train, began=began), config)
     if status == _INTERRUPTED:
         raise KeyboardInterrupt
     if status:
         sys.exit(status)
-    return run
+    model = config.network.model
+    return TrainedRun(config.folder, model if is_own("networks", model) else None)
+
+
+train.__signature__ = sign(TrainedRun)  # type: ignore[attr-defined]  # train_stub.pyi is of the same
+
+
+def _read(settings: Mapping[str, object]) -> tuple[list[str], TrainConfig]:
+    """Return settings as the words of a command line, and as it reads them."""
+    argv = [word for name, value in settings.items() for word in to_words(name, value)]
+    return argv, parse_train(argv)
 
 
 def _train_here(entrypoint: Entrypoint[TrainConfig], config: TrainConfig) -> int:

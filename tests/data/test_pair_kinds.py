@@ -14,7 +14,7 @@ from unet_ddp.files import as_path
 
 HEAVY = (
     "unet_ddp.data.remote_pairs", "unet_ddp.extras.cloud", "unet_ddp.extras.packs.pairs",
-    "unet_ddp.extras.overlap.folders",
+    "unet_ddp.extras.overlap.folders", "unet_ddp.extras.arrays.items",
 )  # fmt: skip
 
 
@@ -28,6 +28,8 @@ def test_each_kind_claims_its_own_places(tmp_path: Path) -> None:
     (tmp_path / "classes" / "car").mkdir(parents=True)
     images, masks, classes = (tmp_path / name for name in ("imgs", "masks", "classes"))
     assert claims(Places(images)) == claims(Places(as_path("s3://bucket/pack"))) == "PackKind"
+    assert claims(Places(Path("my_data:cells"))) == "ItemKind"
+    assert claims(Places(Path("my.data:images"), Path("my.data:masks"), planes=True)) == "ItemKind"
     assert claims(Places(listed=tmp_path / "list.csv")) == "PairList"
     assert claims(Places(images, masks, planes=True)) == "Folders"
     assert claims(Places(images, classes, planes=True)) == "ClassFolders"

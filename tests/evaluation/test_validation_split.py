@@ -94,5 +94,5 @@ def test_a_run_that_resized_masks_says_so() -> None:
 def test_addresses_in_a_checkpoint_are_not_contacted(folder: Path) -> None:
     """Nothing answers there: to ask would take seconds, and end in another line."""
     content = {"config": settings(folder, images="s3://elsewhere/i", masks="s3://elsewhere/m")}
-    with pytest.raises(UserError, match=r"s3://elsewhere/.'; addresses in a checkpoint are not"):
+    with pytest.raises(UserError, match=r"s3://elsewhere/.'; a checkpoint opens no address"):
         find(content)

@@ -209,6 +209,59 @@ def test_an_image_is_predicted_from_a_file_an_array_or_pillow(tmp_path: Path) ->
     assert np.array_equal(batch[0].ids, predictor.predict_batch([image], [(50, 61)])[0].ids)
 
 
+@pytest.mark.parametrize("classes", [2, 3, 4])
+@pytest.mark.parametrize("options", [{}, {"tta": "mirror"}, {"tile": 64}, {"threshold": 0.3}])
+def test_a_batch_has_the_masks_of_one_by_one(
+    tmp_path: Path, classes: int, options: dict[str, Any]
+) -> None:
+    """Also where rounding would decide: half of these images have pixels of two equal scores."""
+    options = {} if classes > 2 and "threshold" in options else options
+    predictor = make_predictor(classes=classes, scale=0.5, **options)
+    sizes = [(64, 64), (50, 61), (64, 64), (200, 90), (1, 1), (64, 64), (50, 61), (64, 64)]
+    images: list[Any] = [noise(*size, seed=k) for k, size in enumerate(sizes)]
+    images[2][:] = 7  # one colour
+    Image.fromarray(images[3]).save(tmp_path / "a.png")
+    images[3:5] = [tmp_path / "a.png", Image.fromarray(images[4])]
+    found = predictor.batch(images)
+    assert [prediction.size for prediction in found] == sizes
+    for prediction, image in zip(found, images, strict=True):
+        assert prediction.mask.tobytes() == predictor(image).mask.tobytes()
+        assert prediction.threshold == predictor.threshold
+    assert [each.size for each in predictor.batch(np.stack([noise(9, 9)] * 3))] == [(9, 9)] * 3
+    assert predictor.batch([]) == []
+
+
+def test_in_a_batch_rounding_decides_no_pixel() -> None:
+    """This network adds what a batch may: a little, other than for one image."""
+    network = lively_network()
+    plain = network.forward
+    labels = Labels((0, 1))
+
+    def forward(images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = plain(images)
+        change = 2e-5 * logits.abs().max() * (len(images) > 1)
+        return logits + torch.tensor([1.0, -1.0])[:, None, None] * change
+
+    network.forward = forward
+    model = load(network, labels)
+    predictor = Predictor([model], device=CPU)
+    images = [noise(48, 48, seed=k) for k in range(60)]
+    expected = [predictor(image).mask for image in images]
+    pixels = predictor.predict_batch(images, [(48, 48)] * 60)
+    assert any((a.mask != b).any() for a, b in zip(pixels, expected, strict=True))
+    found = predictor.batch(images)
+    assert all(np.array_equal(a.mask, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_a_batch_names_the_image_at_fault() -> None:
+    predictor = make_predictor()
+    with pytest.raises(UserError, match=r"^images\[1\]: array \(8,\): an array of 1 axes"):
+        predictor.batch([noise(9, 9), np.zeros(8, np.uint8)])
+    for several in ([noise(9, 9)] * 2, np.stack([noise(9, 9)] * 2)):
+        with pytest.raises(UserError, match=r"2 images at once; use predictor\.batch\(images\)"):
+            predictor(several)  # type: ignore[arg-type]
+
+
 def test_images_fit_by_tile_or_by_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     tiled = make_predictor(tile=70)
     assert tiled.fits((64, 64)) and not tiled.fits((64, 65)) and not tiled.fits((65, 64))

@@ -78,7 +78,7 @@ def scan(
     for pair, image, mask in zip(pairs, found[::2], found[1::2], strict=True):
         faults = [str(each) for each in (image, mask) if isinstance(each, UserError)]
         if faults:
-            errors[pair.name] = "; ".join(faults)
+            errors[pair.name] = "; ".join(dict.fromkeys(faults))  # an item has one for both
         else:
             scanned.append(ScannedPair(pair, image, mask))
     return scanned, errors

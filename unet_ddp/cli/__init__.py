@@ -29,6 +29,7 @@ from unet_ddp.cli.recipes import (
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import Limit, UserError, shorten
 from unet_ddp.files import is_address, write_text
+from unet_ddp.plugins import names_object
 from unet_ddp.plugins.own import renew
 from unet_ddp.settings import (
     Excludes,
@@ -183,10 +184,10 @@ def with_saved(config: TrainConfig, saved: Mapping[str, Any]) -> TrainConfig:
     names = config.to_dict().keys() - names_of(type(config), Kind.RUN_PLACE) - config.given
     values = {name: value for name, value in saved.items() if name in names and value is not None}
     for name in values.keys() & names_of(type(config), Kind.DATA_PLACE):
-        if is_address(values[name]):  # a stranger's checkpoint must not have it contacted
+        if is_address(values[name]) or names_object(values[name]):  # a stranger's checkpoint
             raise UserError(
-                f"{as_flag(name)}: the run's was {shorten(values[name])}; addresses in a checkpoint "
-                "are not opened: give the flag again"
+                f"{as_flag(name)}: the run's was {shorten(values[name])}; a checkpoint opens no address "
+                "and starts no code: give the flag again"
             )
     config = with_values(config, _typed_values(values, "the checkpoint's configuration"))
     check(config)

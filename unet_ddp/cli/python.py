@@ -10,7 +10,21 @@ from typing import Any, get_args, get_origin
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, count_of
 from unet_ddp.plugins.own import path_of
-from unet_ddp.settings import Kind, Names, as_flag, names_of, pairs_of, settings_of
+from unet_ddp.settings import Names, as_flag, pairs_of, settings_of
+
+_IMAGES = "use images=, and masks= if its items have no masks"
+_MASKS = "use masks="
+_ADAMW = "the optimizer is AdamW; use learning_rate=, weight_decay= and clip="
+_ELSEWHERE = {
+    **dict.fromkeys(("data", "dataset", "train_data", "train_dataset", "train_loader", "dataloader"), _IMAGES),
+    **dict.fromkeys(("labels", "targets", "annotations", "train_labels"), _MASKS),
+    **dict.fromkeys(("optimizer", "optim", "momentum", "betas"), _ADAMW),
+    **dict.fromkeys(("scheduler", "lr_scheduler"), "the learning rate has a warm-up and a cosine; use warmup="),
+    **dict.fromkeys(("gpus", "devices", "num_gpus"), "use nproc=, a process for each GPU"),
+    **dict.fromkeys(("name", "project", "run_name", "output"), "use exp_name= and checkpoints="),
+    **dict.fromkeys(("size", "img_size", "imgsz", "image_size"), "use crop_size= or scale="),
+}  # fmt: skip
+"""By the names that other programs have, what to use here."""
 
 
 def to_words(name: str, value: Any) -> list[str]:
@@ -31,7 +45,7 @@ def to_words(name: str, value: Any) -> list[str]:
         return [f"{flag}={_to_text(name, value)}"]
     words = [_to_text(name, _to_plain(item)) for item in value]
     if not any(get_origin(hint) is tuple for hint in _parts(setting)):
-        raise UserError(f"{name}: {_describe(value)}; give one, as on the command line")
+        raise UserError(f"{name}: {describe(value)}; give one, as on the command line")
     return [flag, *words]
 
 
@@ -45,7 +59,9 @@ def _find_setting(name: str) -> Any:
     if plain == "amp":  # --amp and --no-amp stand for values of --precision
         return bool
     near = difflib.get_close_matches(name, settings, n=1, cutoff=0.75)
-    hint = f"did you mean {as_flag(near[0])}?" if near else "train.py --help-all has them all"
+    hint = _ELSEWHERE.get(name, "help(unet_ddp.train) has them all")
+    if near:
+        hint = f"did you mean {near[0]}?"
     raise UserError(f"{name}: train() has no such setting; {hint}")
 
 
@@ -69,15 +85,13 @@ def _to_text(name: str, value: Any) -> str:
     is_array = hasattr(value, "shape")
     if name == "model" and hasattr(value, "state_dict") and not isinstance(value, type):
         raise UserError(
-            f"model: {_describe(value)}, whose weights are made; give the class, or a function in a file, "
+            f"model: {describe(value)}, whose weights are made; give the class, or a function in a file, "
             'that makes it for a number of channels and classes, e.g. model="parts:make"'
         )
     path = path_of(value) if is_part and not is_array else None
     if path is not None:
         return path
-    if name in names_of(TrainConfig, Kind.DATA_PLACE):
-        advice = "save the images and masks as files, e.g. PNG or NPY, and give their folders"
-    elif is_part and not is_array and not isinstance(value, (list, tuple, dict, set)):
+    if is_part and not is_array and not isinstance(value, (list, tuple, dict, set)):
         last = getattr(value, "__qualname__", "NAME").split(".")[-1]
         last = last if last.isidentifier() else "NAME"
         advice = (
@@ -86,10 +100,10 @@ def _to_text(name: str, value: Any) -> str:
         )
     else:
         advice = "give a number, text or a path, as on the command line"
-    raise UserError(f"{name}: {_describe(value)}; {advice}")
+    raise UserError(f"{name}: {describe(value)}; {advice}")
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
     """Return what a value is, in a few words: its text may have pages."""
     kind = type(value).__name__
     if hasattr(value, "shape"):

@@ -18,7 +18,8 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import as_path, refuse_special
 from unet_ddp.files.contents import read_text
-from unet_ddp.settings import MASK_VALUE, Names, Plain, as_flag, pairs_of
+from unet_ddp.plugins import names_object
+from unet_ddp.settings import MASK_VALUE, Kind, Names, Plain, as_flag, names_of, pairs_of
 
 _RECIPES = Path(__file__).parents[1] / "recipes"
 _LARGEST_FILE = 100_000  # bytes of settings
@@ -49,12 +50,13 @@ def check_own_code(settings: Mapping[str, Plain], typed: Set[str]) -> None:
     `typed` are the names of the settings on the command line, also on that of tune, which types them
     for its runs.
     """
-    for name in {name for name, _ in pairs_of(TrainConfig, Names)} - typed:
+    parts = {name for name, _ in pairs_of(TrainConfig, Names)}
+    for name in (parts | names_of(TrainConfig, Kind.DATA_PLACE)) - typed:
         values = settings.get(name)
         if not isinstance(values, (list, tuple)):
             values = [str(values)]
         for value in values:
-            if ":" in value:
+            if ":" in value and (name in parts or names_object(value)):
                 raise UserError(
                     f"--{name} {value}: a recipe or a checkpoint starts no code; if you trust it, "
                     f"type --{name} {value}, too"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
+from typing import NamedTuple
 
 from unet_ddp.checks.check import CheckedData, check_classes, check_dataset
 from unet_ddp.checks.summary import class_pixels
@@ -47,6 +48,15 @@ class DoctorConfig(TrainConfig):
 def main(argv: Sequence[str]) -> int:
     """Check the data set that `argv` names; return 0 if ok, 1 if --strict and warnings, 2 if unfit."""
     config = parse_train(argv, prog="python -m unet_ddp doctor", kind=DoctorConfig)
+    report, data = check_data(config)
+    print_lines(*format_findings(report, data, named=None if config.all else _NAMED))
+    if report.problems:
+        return 2
+    return 1 if report.warnings and config.strict else 0
+
+
+def check_data(config: DoctorConfig) -> tuple[Report, CheckedData | None]:
+    """Return all that is found in a data set; None if no pair can be read."""
     use_own_readers(config.data.reader)
     report = Report(collects=True)
     options = config.optimization
@@ -66,10 +76,7 @@ def main(argv: Sequence[str]) -> int:
     recipe = config.launch.config
     names = config.recipe
     report.problems = [name_recipe(problem, recipe, names) for problem in report.problems]
-    print_lines(*format_findings(report, data, named=None if config.all else _NAMED))
-    if report.problems:
-        return 2
-    return 1 if report.warnings and config.strict else 0
+    return report, data
 
 
 def format_findings(
@@ -138,12 +145,24 @@ def _list_formats(counts: Counter[str]) -> str:
     return join_some([f"{n} {suffix}" for suffix, n in counts.most_common()], 6)
 
 
-def _describe_classes(data: CheckedData) -> list[str]:
-    """Return a table of the classes, their shares of the pixels and a balancing weight of each.
+class DataClass(NamedTuple):
+    """A class of a data set."""
 
-    The weight is the median frequency over the class's own, a frequency being its share of the
-    pixels (Eigen & Fergus, "Predicting depth, surface normals and semantic labels", 2015).
+    name: str
+    value: str
+    """Its value in the masks, or its colour as #rrggbb."""
+    training: float
+    """Share of the training pixels, 0 to 1."""
+    validation: float
+    balancing_weight: float
+    """The median frequency over its own, a frequency being a share of the training pixels.
+
+    (Eigen & Fergus, "Predicting depth, surface normals and semantic labels", 2015.) 0 for a class without pixels.
     """
+
+
+def measure_classes(data: CheckedData) -> list[DataClass]:
+    """Return the classes of a data set that has labels and a split."""
     labels = data.labels
     split = data.split
     assert labels is not None and split is not None
@@ -151,12 +170,20 @@ def _describe_classes(data: CheckedData) -> list[str]:
     validation = _find_shares(class_pixels(data.table, labels, split.validation))
     occurring = [share for share in training if share]
     median = statistics.median(occurring or [1.0])
-    rows = [["class", "name", "mask value", "of training", "of validation", "balancing weight"]]
+    found = []
     for k, name in enumerate(labels.class_names):
         value = labels.show(labels.values[k])
         weight = round(median / training[k], 3) if training[k] else 0.0
-        shares = f"{training[k]:.2%}", f"{validation[k]:.2%}"
-        rows.append([str(k), name, value, *shares, f"{weight:g}"])
+        found.append(DataClass(name, value, training[k], validation[k], weight))
+    return found
+
+
+def _describe_classes(data: CheckedData) -> list[str]:
+    """Return a table of the classes, their shares of the pixels and a balancing weight of each."""
+    rows = [["class", "name", "mask value", "of training", "of validation", "balancing weight"]]
+    for k, each in enumerate(measure_classes(data)):
+        shares = f"{each.training:.2%}", f"{each.validation:.2%}"
+        rows.append([str(k), each.name, each.value, *shares, f"{each.balancing_weight:g}"])
     lines = align(rows)
     hidden = len(lines) - 1 - _MOST_CLASSES
     if hidden > 1:  # the findings below must stay in sight

@@ -9,9 +9,10 @@ All processes score their share; the main one writes the results and prints.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
 import numpy as np
@@ -34,7 +35,7 @@ from unet_ddp.evaluation.job import Job
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline, result_files, terminal_table, write_results
-from unet_ddp.evaluation.uncertainty import measure
+from unet_ddp.evaluation.uncertainty import Uncertainty, measure
 from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
 from unet_ddp.files import (
     as_local_path,
@@ -154,20 +155,12 @@ def score(
     return evaluation, predictor, dataset
 
 
-def find_job(config: EvaluateConfig) -> Job:
+def find_job(config: EvaluateConfig, *, writes: bool = True) -> Job:
     """Find model and pairs, and all mistakes before the first image is scored."""
     source = find_model(config.model)
-    if is_address(source) and config.output is None:
-        raise UserError(f"{source}: name a folder for the results with --output")
     output = source.parent / "evaluation"
-    if config.output:
-        output = as_local_path(config.output, "--output")
-    paths = [output / name for name in EVALUATION_FILES]
-    existing = [path for path in paths if path.exists()]
-    if existing and not config.overwrite:
-        raise UserError(f"{existing[0]} already exists; use --overwrite, or another --output")
-    check_no_input([("--output", path) for path in existing], [("model", source)])
-    check_writable(output, "--output")
+    if writes:
+        output = _check_output(config, source)
     model = read_model(source, config.scale)
     labels = check_described(model, source)[1]
     if config.threshold is not None and not labels.is_binary:
@@ -187,6 +180,22 @@ def find_job(config: EvaluateConfig) -> Job:
     return Job(model, source, pairs, groups, config.images, threshold, output)
 
 
+def _check_output(config: EvaluateConfig, source: Path) -> Path:
+    """Return the folder for the results, which can be written and has none, or may lose them."""
+    if is_address(source) and config.output is None:
+        raise UserError(f"{source}: name a folder for the results with --output")
+    output = source.parent / "evaluation"
+    if config.output:
+        output = as_local_path(config.output, "--output")
+    paths = [output / name for name in EVALUATION_FILES]
+    existing = [path for path in paths if path.exists()]
+    if existing and not config.overwrite:
+        raise UserError(f"{existing[0]} already exists; use --overwrite, or another --output")
+    check_no_input([("--output", path) for path in existing], [("model", source)])
+    check_writable(output, "--output")
+    return output
+
+
 def finish(
     job: Job,
     evaluation: Evaluation,
@@ -197,36 +206,54 @@ def finish(
     """Write the files, and print the scores and further lines, or refuse masks without one of the classes."""
     from unet_ddp.extras.report.write import render_evaluation
 
-    place = "of its run's validation"
-    if job.images is not None:
-        place = f"in {job.images}"
-        if not all(true for _, true, _ in count_classes(evaluation.confusion)):
-            check_threshold(job.pairs, evaluation.labels)
-    scored = f"{count_of(len(job.pairs), 'image')} {place}"
+    uncertainty = measure_scores(job, evaluation)
+    scored = _describe_images(job)
     facts = [("model", str(job.source)), ("images", scored)]
     best = job.model.run.get("best")  # training's "score", and its "epoch" from 0
     if best is not None:
         facts.append(("trained for", count_of(best["epoch"] + 1, "epoch")))
     facts += headline(evaluation)
-    uncertainty = measure(evaluation, {**group_names(job.pairs, None), **job.groups})
     about = {"model": str(job.source), "scored": scored}
     files = result_files(evaluation, about, uncertainty.to_dict())
     title = f"Evaluation of {job.source}"
     files["report.html"] = render_evaluation(title, facts, evaluation, predictor, dataset)
     write_results(job.output, files)
+    print_lines(*describe_scores(job, evaluation, predictor, uncertainty))
+    print_lines(*lines, f"wrote {job.output}/: {', '.join(sorted(files))}")
+
+
+def _describe_images(job: Job) -> str:
+    place = "of its run's validation" if job.images is None else f"in {job.images}"
+    return f"{count_of(len(job.pairs), 'image')} {place}"
+
+
+def measure_scores(job: Job, evaluation: Evaluation) -> Uncertainty:
+    """Return the intervals of the scores, or refuse masks without one of the classes."""
+    is_given = job.images is not None
+    if is_given and not all(true for _, true, _ in count_classes(evaluation.confusion)):
+        check_threshold(job.pairs, evaluation.labels)
+    return measure(evaluation, {**group_names(job.pairs, None), **job.groups})
+
+
+def describe_scores(
+    job: Job, evaluation: Evaluation, predictor: Predictor, uncertainty: Uncertainty
+) -> Iterator[str]:
+    """Yield the lines that are printed."""
     how = predictor.labels.decision
     if evaluation.threshold is not None:
         how = f"foreground from probability {evaluation.threshold:g} on"
-    print_lines(f"model: {job.source}", *(f"  {note}" for note in list_notes(predictor)))
-    print_lines(f"scored: {scored}, at their own size; {how}", *terminal_table(evaluation))
-    print_lines(*uncertainty.describe())
+    yield f"model: {job.source}"
+    yield from (f"  {note}" for note in list_notes(predictor))
+    yield f"scored: {_describe_images(job)}, at their own size; {how}"
+    yield from terminal_table(evaluation)
+    yield from uncertainty.describe()
+    best = job.model.run.get("best")
     if job.images is None and best is not None:
-        print_lines(
+        yield (
             f"as training's validation scores it (scale {predictor.preprocessing.scale:g}, without a "
             f"threshold): Dice {evaluation.dice_as_trained:.6f}; the checkpoint says "
             f"{best['dice'] or math.nan:.6f}"
         )
-    print_lines(*lines, f"wrote {job.output}/: {', '.join(sorted(files))}")
 
 
 def list_notes(predictor: Predictor) -> list[str]:

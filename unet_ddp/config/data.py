@@ -34,7 +34,7 @@ class DataConfig:
     images: Annotated[
         str | None, Kind.DATA_PLACE, DIR, Brief("Folder of images (default: data/imgs or a demo).")
     ] = None
-    """Folder of images, or its address (s3://bucket/folder, gs://, az://), or a pack, which has the masks too (default: data/imgs, or the built-in demo set if that is empty)."""
+    """Folder of images, or its address (s3://bucket/folder, gs://, az://), or a pack, which has the masks too, or MODULE:NAME (docs/how-to/from-arrays.md) (default: data/imgs, or the built-in demo set if that is empty)."""
     masks: Annotated[
         str | None, Kind.DATA_PLACE, DIR, Brief("Folder of masks (default: data/masks).")
     ] = None

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -61,6 +63,12 @@ def is_built_in(point: str, name: str) -> bool:
 def is_own(point: str, name: str) -> bool:
     """Return whether a part is not of this package: an installed one has that name, or it is a path."""
     return not is_built_in(point, name) and bool(_find_path(point, name))
+
+
+def names_object(text: object) -> bool:
+    """Return whether a place of data is an object in a module, as my_data:cells, and no file or folder."""
+    is_path = re.fullmatch(r"[^\W\d]\w*(\.\w+)*:[^\W\d]\w*", str(text)) is not None
+    return is_path and not os.path.lexists(str(text))
 
 
 def list_names(point: str) -> list[str]:

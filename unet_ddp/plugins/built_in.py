@@ -47,6 +47,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     # each in turn, when a data set is to be found: a subclass of PairKind; folders read any file
     "pairs": {
         "list": "unet_ddp.data.pair_kinds:PairList",
+        "items": "unet_ddp.extras.arrays.item_kind:ItemKind",
         "class_folders": "unet_ddp.extras.overlap.class_folder_kind:ClassFolders",
         "folders": "unet_ddp.data.pair_kinds:Folders",
         "pack": "unet_ddp.extras.packs.pack_kind:PackKind",

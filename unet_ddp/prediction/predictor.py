@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -32,14 +32,13 @@ from unet_ddp.errors import UserError, check_installed
 from unet_ddp.files import as_path
 from unet_ddp.heads import Scores, find_head
 from unet_ddp.prediction.backends import KINDS, LoadedModel, mean_logits, open_models
-from unet_ddp.prediction.prediction import Prediction, ScoreBand
+from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.source import SourceImage, in_memory, open_array, open_image
-from unet_ddp.prediction.tiling import Tiling, blend, to_share
+from unet_ddp.prediction.tiling import TiledScores, Tiling, blend, to_share
 
 TILE, OVERLAP = 1024, 0.25
 _FREE = 0.5  # of the free memory, or a GPU's, that predicting images whole may take
 _TOTAL_SHARE = 1 / 8  # of all memory, that `logits` may take: there may be several processes
-_WINDOWS = 8  # seen at once on a GPU; on a CPU one at a time is fastest
 
 
 class Predictor:
@@ -171,6 +170,23 @@ class Predictor:
                 return self.predict(self.open(source))
         return self.predict(open_array(image, self.format, self.preprocessing.scale))
 
+    def batch(
+        self, images: Iterable[str | Path | Image.Image | NDArray[np.generic]]
+    ) -> list[Prediction]:
+        """Return the prediction for each of a list of images, of any sizes, with the masks of one by one.
+
+        Small images of one size run through the networks together, which is faster.
+
+        Args:
+            images: each as in a call of the predictor; or an array (N, H, W) or (N, H, W, channels).
+
+        Raises:
+            UserError: as in a call; it names the image by its place.
+        """
+        from unet_ddp.prediction.batches import predict_list
+
+        return predict_list(self, images)
+
     def fits(self, input_size: tuple[int, int]) -> bool:
         """Return whether a scaled image (height, width) is predicted whole."""
         if self.tile is not None:
@@ -196,7 +212,7 @@ class Predictor:
     def predict(self, image: SourceImage) -> Prediction:
         """Return the prediction for an opened image, with its mask if it is in windows."""
         prediction = self.prepare(image)
-        if isinstance(prediction.scores, _TiledScores):
+        if isinstance(prediction.scores, TiledScores):
             prediction.compute()
         return prediction
 
@@ -208,7 +224,7 @@ class Predictor:
 
     def in_windows(self, image: SourceImage) -> Prediction:
         """Return the prediction for an image in windows, which are predicted at each use of it."""
-        scores = _TiledScores(self, image)
+        scores = TiledScores(self, image)
         sizes = image.input_size, image.size
         return Prediction(scores, self.labels, *sizes, threshold=self.threshold)
 
@@ -267,32 +283,3 @@ class Predictor:
     def _window_logits(self, windows: list[Pixels]) -> Scores:
         pixels = torch.from_numpy(np.stack(windows))
         return mean_logits(self.networks, pixels, self.tta, self.head).cpu().numpy()
-
-
-class _TiledScores:
-    """The blended scores of an image in windows, predicted at each iteration; UserError if a window exceeds the memory."""
-
-    def __init__(self, predictor: Predictor, image: SourceImage) -> None:
-        self.predictor = predictor
-        self._image: SourceImage | None = image
-        self._source = image.source
-
-    def __iter__(self) -> Iterator[ScoreBand]:
-        predictor, image = self.predictor, self._image
-        if self._source is not None:  # the memory is freed at the end; the next time reads again
-            self._image = None
-            image = image or predictor.open(self._source)
-        assert image is not None
-        tiling, size = predictor.tiling, image.input_size
-        side, at_once = tiling.window, 1
-        if predictor.device.type == "cuda":
-            at_once = min(_WINDOWS, predictor.most_at_once((side, side)))
-        try:
-            yield from blend(image.read, predictor.scores, size, tiling, at_once=at_once)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise UserError(
-                f"out of memory even in windows of {side} pixels; use a smaller --tile, or "
-                "--device cpu"
-            ) from None

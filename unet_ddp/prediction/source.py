@@ -83,6 +83,9 @@ def open_array(
         except OSError as error:  # it was not read from its file before
             raise UserError(f"{name}: corrupt or truncated ({error}); replace it") from None
     else:
+        several: Any = image
+        if isinstance(several, (list, tuple)) or getattr(several, "ndim", 0) == 4:
+            raise UserError(f"{len(several)} images at once; use predictor.batch(images)")
         values = np.asarray(image)
         name = f"array {values.shape}"
         counts = wanted.channels, wanted.channels + 1  # with alpha

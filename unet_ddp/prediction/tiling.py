@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.readers.base import Pixels
+from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.errors import UserError
 from unet_ddp.heads import Scores
 from unet_ddp.prediction.prediction import ScoreBand
+from unet_ddp.prediction.source import SourceImage
 
+if TYPE_CHECKING:
+    from unet_ddp.prediction.predictor import Predictor
+
+_WINDOWS = 8  # seen at once on a GPU; on a CPU one at a time is fastest
 _UNUSED = 7 / 16
 """Share of an overlap at a window's cut edge that has no weight: there the network lacks context.
 The rest, up to the same share from the other window's edge, is a smooth ramp."""
@@ -142,3 +149,32 @@ def _blend_row(
             blended[:, :, window.start : window.end] += scores * window.weight
     assert blended is not None
     return blended
+
+
+class TiledScores:
+    """The blended scores of an image in windows, predicted at each iteration; UserError if a window exceeds the memory."""
+
+    def __init__(self, predictor: Predictor, image: SourceImage) -> None:
+        self.predictor = predictor
+        self._image: SourceImage | None = image
+        self._source = image.source
+
+    def __iter__(self) -> Iterator[ScoreBand]:
+        predictor, image = self.predictor, self._image
+        if self._source is not None:  # the memory is freed at the end; the next time reads again
+            self._image = None
+            image = image or predictor.open(self._source)
+        assert image is not None
+        tiling, size = predictor.tiling, image.input_size
+        side, at_once = tiling.window, 1
+        if predictor.device.type == "cuda":
+            at_once = min(_WINDOWS, predictor.most_at_once((side, side)))
+        try:
+            yield from blend(image.read, predictor.scores, size, tiling, at_once=at_once)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise UserError(
+                f"out of memory even in windows of {side} pixels; use a smaller --tile, or "
+                "--device cpu"
+            ) from None

@@ -106,7 +106,7 @@ def _sample(count: int) -> list[int]:
 
 
 def _measure(pairs: Pairs, path: Path, stamp: Stamp | None, *, reads: bool) -> int:
-    """Return the checksum of a path's files if it `reads` them, else their size; -1 without a file."""
+    """Return the checksum of a path's files if it `reads` them, else their size; without a file its stamp's, or -1."""
     try:
         if not reads:
             return (stamp or find_stamp(path))[0]
@@ -115,7 +115,7 @@ def _measure(pairs: Pairs, path: Path, stamp: Stamp | None, *, reads: bool) -> i
             checksum = zlib.crc32(file.read_bytes(), checksum)
         return checksum
     except OSError:
-        return -1
+        return stamp[0] if stamp else -1  # an item of a data set has a checksum there
 
 
 def _name_difference(split: Split, listing: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         how: Any = {"licence": config.license, "overwrite": config.overwrite}
         print_lines(*write_card(saved, source, as_local_path(config.card, "--card"), **how))
     if job is not None:
-        print_lines(*write_export(job))
+        print_lines(*write_export(job).lines)
     return 0
 
 
@@ -78,19 +78,29 @@ def export(config: ExportConfig) -> list[str]:
         UserError: a mistake in the settings, or there are no images to score it on where it needs them.
         RunError: its masks, or its probabilities, are not the checkpoint's.
     """
-    return write_export(find_job(config))
+    return write_export(find_job(config)).lines
 
 
-def write_export(job: Job) -> list[str]:
-    """Write the file of a job if it passes, and return lines to print."""
+@dataclass(frozen=True)
+class Written:
+    """A file that was written: lines about it, and its scores by runtime, the fastest of those that passed first."""
+
+    lines: list[str]
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    passing: Sequence[str] = ()
+
+
+def write_export(job: Job) -> Written:
+    """Write the file of a job if it passes."""
     with write_errors(job.path), replacing(job.path) as temporary:
         graph, lines = trace_checked(job, temporary)
         if isinstance(job.scored, UserError):
-            return [*lines, f"  not scored: {job.scored}"]
-        lines += write_passing(job, job.scored, graph, temporary)
+            return Written([*lines, f"  not scored: {job.scored}"])
+        written = write_passing(job, job.scored, graph, temporary)
+        lines += written.lines
         if job.package is not None:
             lines.append(_pack(job, job.package, temporary))
-        return lines
+        return replace(written, lines=lines)
 
 
 def _pack(job: Job, package: Package, temporary: Path) -> str:
@@ -202,8 +212,8 @@ def _describe_ends(job: Job) -> str:
     )
 
 
-def write_passing(job: Job, scored: Scored, graph: Any, temporary: Path) -> list[str]:
-    """Write the first form of the graph whose masks are as good in a runtime; return lines about it."""
+def write_passing(job: Job, scored: Scored, graph: Any, temporary: Path) -> Written:
+    """Write the first form of the graph whose masks are as good in a runtime."""
     config, model = job.config, job.model
     complete, nodes, verdicts = _find_passing(job, scored, graph, temporary)
     passing = [name for name in verdicts if verdicts[name].fall <= config.tolerance]
@@ -221,7 +231,7 @@ def write_passing(job: Job, scored: Scored, graph: Any, temporary: Path) -> list
         layers = find_layers(graph)
         left = join_some([layers[node] for node in nodes], _SHOWN)
         lines.append(f"  {len(nodes)} of {len(layers)} layers are in float32: {left}")
-    return lines
+    return Written(lines, verdicts, passing)
 
 
 def _find_passing(

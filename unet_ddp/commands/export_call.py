@@ -1,0 +1,105 @@
+"""`unet_ddp.export`: what the command writes and prints, as values."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from unet_ddp.cli import check as check_settings
+from unet_ddp.cli.signature import Items
+from unet_ddp.commands.data_arguments import giving_data
+from unet_ddp.commands.trained_run import network_of
+from unet_ddp.errors import one_line
+from unet_ddp.extras.onnx.settings import ExportConfig
+from unet_ddp.plugins.own import renew
+
+Data = str | PathLike[str] | Items | None
+
+
+class RuntimeScores(NamedTuple):
+    """The masks of an exported network in a runtime, beside the checkpoint's."""
+
+    dice: float
+    checkpoint_dice: float
+    equal_pixels: float
+    """Share of the pixels in which both masks are equal, 0 to 1."""
+    images_per_second: float
+    is_used: bool
+    """False if Dice fell by more than the tolerance: predictions with the file do not use it."""
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """A network that was exported, as `export` returns it; `print(result)` shows what the command prints.
+
+    Example:
+        result = unet_ddp.export("checkpoints/first", "model.onnx", whole=True)
+        print(result.runtimes["onnxruntime"].dice)
+    """
+
+    path: Path
+    """The file."""
+    runtimes: dict[str, RuntimeScores]
+    """Of each runtime `dice`, `checkpoint_dice`, `equal_pixels`, `images_per_second`, `is_used`; empty if not scored."""
+    text: str = field(repr=False)
+    """The lines of the command."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def export(
+    model: str | PathLike[str],
+    path: str | PathLike[str],
+    *,
+    images: Data = None,
+    masks: Data = None,
+    whole: bool = False,
+    precision: Literal["float32", "float16", "int8"] = "float32",
+    runtime: Literal["auto", "onnxruntime", "openvino"] = "auto",
+    tolerance: float = 0.002,
+    network: str | None = None,
+    overwrite: bool = False,
+) -> ExportResult:
+    """Write a trained network as an ONNX file if its masks are as good, as `python -m unet_ddp export` does.
+
+    Args:
+        model: a checkpoint, a run's folder, or the run that `train` has returned.
+        path: the file to write, .onnx.
+        images: to score the masks on, as in `train`; None for the validation images of the model's run.
+        masks: their masks.
+        whole: from images of any size to mask values, with all steps in the file.
+        precision: float16 is half the size; int8 a quarter, and faster on CPUs.
+        runtime: in which the masks are scored; auto: each that is installed, of which one has to pass.
+        tolerance: write no file if Dice is lower than the checkpoint's by more than this.
+        network: "module:function" of your own network; that of a run is known.
+        overwrite: replace an existing file.
+
+    Raises:
+        UserError: a mistake in the arguments, or an extra is not installed.
+        RunError: the masks, or the probabilities, are not the checkpoint's: no file is written.
+    """
+    network = network or network_of(model)
+    with giving_data({"images": images, "masks": masks}) as places:
+        config = ExportConfig(
+            os.fspath(model), os.fspath(path), whole=whole, precision=precision, runtime=runtime,
+            tolerance=tolerance, network=network, overwrite=overwrite, **places,
+        )  # fmt: skip
+        return _export(config, Path(path))
+
+
+def _export(config: ExportConfig, path: Path) -> ExportResult:
+    from unet_ddp.extras.onnx.export import find_job, write_export
+
+    check_settings(config)
+    renew()
+    written = write_export(find_job(config))
+    scores = {}
+    for name, verdict in written.verdicts.items():
+        before, dice = verdict.dice
+        is_used = name in written.passing
+        scores[name] = RuntimeScores(dice, before, verdict.shares, verdict.rate, is_used)
+    return ExportResult(path, scores, "\n".join(map(one_line, written.lines)))

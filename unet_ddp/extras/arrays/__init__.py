@@ -1,0 +1,1 @@
+"""Data that are not files: arrays, and the items of a data set."""

@@ -1,0 +1,105 @@
+"""Lists of images: small ones of one size run through the network together, and have the masks of one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from unet_ddp.data.masks import Size
+from unet_ddp.data.readers.read import Source
+from unet_ddp.errors import UserError
+from unet_ddp.files import as_path
+from unet_ddp.heads import Head, Scores
+from unet_ddp.prediction.prediction import Prediction
+from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.prediction.source import SourceImage, open_array
+
+_AT_ONCE = 1 << 17
+"""Pixels in a batch: on a CPU, more are no faster than one by one."""
+_SAFETY = 16
+"""Factor: what rounding changes in one image of a batch, times this, is the most that it may in the others."""
+_FINEST, _COARSEST = 1e-7, 1e-3
+"""Of the largest score: rounding of float32, and what leaves too many pixels open, as bfloat16's."""
+
+
+def predict_list(
+    predictor: Predictor, images: Iterable[str | Path | Image.Image | NDArray[np.generic]]
+) -> list[Prediction]:
+    """Return the prediction of each image; see `Predictor.batch`."""
+    found: dict[int, Prediction] = {}
+    waiting: dict[Size, list[tuple[int, SourceImage]]] = {}
+    count = 0
+    for count, image in enumerate(images, 1):
+        try:
+            opened = _open(predictor, image)
+        except UserError as error:
+            raise UserError(f"images[{count - 1}]: {error}") from None
+        if not predictor.fits(opened.input_size) or predictor.labels.kind != "classes":
+            found[count - 1] = predictor.predict(opened)
+            continue
+        batch = waiting.setdefault(opened.input_size, [])
+        batch.append((count - 1, opened))
+        height, width = opened.input_size
+        most = min(_AT_ONCE // (height * width), predictor.most_at_once(opened.input_size))
+        if len(batch) >= most:
+            found.update(_predict(predictor, waiting.pop(opened.input_size)))
+    for batch in waiting.values():
+        found.update(_predict(predictor, batch))
+    return [found[place] for place in range(count)]
+
+
+def _open(
+    predictor: Predictor, image: str | Path | Image.Image | NDArray[np.generic]
+) -> SourceImage:
+    if isinstance(image, (str, Path)):
+        with Source(as_path(str(image))) as source:
+            return predictor.open(source)
+    return open_array(image, predictor.format, predictor.preprocessing.scale)
+
+
+def _predict(
+    predictor: Predictor, batch: list[tuple[int, SourceImage]]
+) -> Iterator[tuple[int, Prediction]]:
+    """Yield the prediction of each image of a batch, by its place in the list."""
+    if len(batch) == 1:
+        place, image = batch[0]
+        yield place, predictor.predict(image)
+        return
+    pixels = [image.read(0, image.input_size[0]) for _, image in batch]
+    together = predictor.predict_batch(pixels, [image.size for _, image in batch])
+    alone = predictor.predict(batch[0][1])
+    step = _find_rounding(alone, together[0])
+    yield batch[0][0], alone
+    for (place, image), prediction in zip(batch[1:], together[1:], strict=True):
+        is_clear = step is not None and _is_clear(predictor, prediction, step)
+        yield place, prediction if is_clear else predictor.predict(image)
+
+
+def _find_rounding(alone: Prediction, in_batch: Prediction) -> float | None:
+    """Return by how much a score may change in a batch; None for more than leaves most pixels clear.
+
+    A convolution may add up in another order for a batch than for one image.
+    """
+    (_, expected), (_, found) = next(iter(alone.scores)), next(iter(in_batch.scores))
+    largest = float(np.abs(expected).max())
+    step = _SAFETY * max(float(np.abs(found - expected).max()), _FINEST * largest)
+    return step if step < _COARSEST * largest else None
+
+
+def _is_clear(predictor: Predictor, prediction: Prediction, step: float) -> bool:
+    """Return whether no pixel is so near another class that rounding decides."""
+    threshold = prediction.threshold
+    return all(_stays(predictor.head, band.scores, threshold, step) for band in prediction.bands())
+
+
+def _stays(head: Head, scores: Scores, threshold: float | None, step: float) -> bool:
+    """Return whether class ids stay the same if each score changes by up to `step`."""
+    if len(scores) == 1:
+        below, above = (head.find_ids(scores + change, threshold) for change in (-step, step))
+        return bool(np.array_equal(below, above))
+    highest = np.partition(scores, -2, axis=0)[-2:]
+    return bool((highest[1] - highest[0]).min() > 2 * step)
