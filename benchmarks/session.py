@@ -105,6 +105,6 @@ def open_session(flags: Sequence[str]) -> Iterator[Session]:
         state, loaders = RunBuilder(spec, data, resumed, world, 0.0, parts).build(config)
         folder.claim(config, data, resumed, build_metadata(config, spec, data, loaders, world))
         run = config, data, state, loaders, world
-        with loaders, Tracker(*run, print, parts.log_uncompiled) as tracker:
+        with loaders, Tracker(*run, StopSignal(world), parts.log_uncompiled) as tracker:
             yield Session(config, world, data, state, loaders, folder, tracker)
     leave(world)
