@@ -268,6 +268,8 @@ def test_a_run_killed_in_mid_upload_continues_on_another_machine(
     assert f"{place.address} has save" in out
     place.assert_ended_as(undisturbed)
     assert b"<html" in place.read("report.html")
+    starts = json.loads(place.read("run.json"))["starts"]
+    assert [start["end"]["state"] for start in starts] == ["running", "finished"]
     image = str(place.images / "imgs" / "ax.png")
     for model, mask in ((f"{place.address}/best.pt", "a.png"), (f"{undisturbed}/best.pt", "b.png")):
         out = place.succeed(1, "three", "predict", image, "--model", model, "--output", mask)

@@ -201,6 +201,7 @@ def test_the_commit_of_the_working_directory(
         return done.stdout.strip()
 
     git("init")
+    assert read_commit() == (None, None)
     Path("a.txt").write_text("one")
     git("add", "a.txt")
     git("commit", "-m", "first")

@@ -593,6 +593,19 @@ def test_a_long_run_on_a_cpu_names_ways_to_shorten_it_once(
         assert 0.01 < whole < 0.9  # about a quarter, or a sixteenth, on an idle machine
 
 
+def test_short_epochs_are_timed_too(
+    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = make_state(steps=2)
+    with open_tracker(tmp_path, state=state) as tracker:
+        tracker.begin_epoch(state)
+        for k in range(2):
+            state.step += 1
+            clock.now += 3600.0
+            tracker.step(report(), k + 1, waited=0.0)
+    assert "about 2.0 h to go" in capsys.readouterr().out
+
+
 def test_to_measure_a_scale_changes_nothing(tmp_path: Path, clock: Clock) -> None:
     state = make_state(make_network(dropout=0.5), steps=10)
     state.network[1].eval()  # as of a frozen encoder

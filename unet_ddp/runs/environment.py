@@ -56,7 +56,7 @@ def _find_version(package: str) -> str | None:
 def read_commit() -> tuple[str | None, bool | None]:
     """Return git's commit of the working directory, and whether tracked files differ from it.
 
-    Both are None outside a repository, without git, and if it takes too long.
+    Both are None outside a repository or before its first commit, without git, and if it takes too long.
     """
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "status", "--branch"]
     command += ["--porcelain=v2", "--untracked-files=no", "--ignore-submodules=dirty"]
@@ -73,4 +73,6 @@ def read_commit() -> tuple[str | None, bool | None]:
         return None, None
     head, *lines = found.stdout.decode(errors="replace").splitlines()
     commit = head.removeprefix("# branch.oid ")
+    if commit == "(initial)":  # there is none yet
+        return None, None
     return commit, any(not line.startswith("#") for line in lines)

@@ -38,14 +38,11 @@ class Outlook:
         """Note that an epoch has done `steps` at this time, a share `wait` of which it waited for data."""
         if steps == 1:
             self._first = now
-        if not self._is_open or steps < _TIMED:
+        schedule, timed = self._state.schedule, min(_TIMED, self._state.steps_per_epoch)
+        if not self._is_open or steps < max(timed, 2):  # nothing is timed in epochs of one step
             return
         self._is_open = False
-        one, schedule, done = (
-            (now - self._first) / (_TIMED - 1),
-            self._state.schedule,
-            self._state.done,
-        )
+        one, done = (now - self._first) / (timed - 1), self._state.done
         left = one * (schedule.end - done)
         if left > _LONG:
             ways = [

@@ -32,7 +32,7 @@ def test_onnx_files_are_opened_by_their_suffix(tmp_path: Path) -> None:
 
 def test_a_missing_extra_is_named_with_the_command_to_type() -> None:
     assert import_extra("json", "onnx", Path("a")).loads("1") == 1
-    with pytest.raises(UserError, match=r"a\.onnx: needs no_such_package.* pip install 'unet-ddp"):
+    with pytest.raises(UserError, match=r"a\.onnx: needs no_such_package.* python -m pip install"):
         import_extra("no_such_package", "onnx", Path("a.onnx"))
 
 

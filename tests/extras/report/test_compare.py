@@ -183,7 +183,7 @@ def test_nothing_to_compare_is_one_line(
 def write_record(folder: Path, **start: Any) -> None:
     known = {
         "date": "2026-11-27T10:00:00+00:00", "unet_ddp": "0.1.0", "commit": "a" * 40, "host": "one",
-        "processes": 2, "packages": {"torch": "2.15.0"}, "end": {"state": "finished"},
+        "processes": 2, "tracked": {}, "packages": {"torch": "2.15.0"}, "end": {"state": "finished"},
     }  # fmt: skip
     record = {"format": 1, "starts": [{**known, **start}], "settings": {}, "data": {}}
     (folder / "run.json").write_text(json.dumps(record))

@@ -90,7 +90,7 @@ def test_a_report_has_what_the_run_has(folder: Path, pairs: list[Pair]) -> None:
     assert page.texts_of("td")[-1] == "3"
     start = {"date": "2026-11-27", "command": "train.py <b>", "folder": "/home", "unet_ddp": "0.1.0",
              "host": "one", "processes": 2, "gpu": None, "commit": "a" * 40, "has_changes": True,
-             "packages": {"torch": "2.15.0"}, "step": 7,
+             "packages": {"torch": "2.15.0"}, "tracked": {}, "step": 7,
              "end": {"state": "failed", "date": "2026-11-28", "error": "disk full"}}  # fmt: skip
     data = {"training": 5, "validation": 2, "fingerprint": "f00"}
     record = {"format": 1, "starts": [start], "settings": {"images": "/imgs"}, "data": data}

@@ -373,7 +373,7 @@ def test_without_validation_or_optuna_or_under_torchrun(
         patch.setattr("importlib.util.find_spec", lambda name: None)
         with pytest.raises(
             UserError,
-            match=r"tune: needs optuna, which is not installed; pip install 'unet-ddp\[tune\]'",
+            match=r"tune: needs optuna, which is not installed; python -m pip install -e '.*\[tune\]'",
         ):
             main(ARGV)
     for name in ("RANK", "LOCAL_RANK"):

@@ -31,7 +31,7 @@ from unet_ddp.extras.cloud.objects import (
 )
 from unet_ddp.files.contents import parse_json
 
-COPIED = ("learning_rate.csv", "best.pt", "metrics.csv")
+COPIED = ("run.json", "learning_rate.csv", "best.pt", "metrics.csv")
 """Files that a run needs on another machine, besides its last.pt."""
 _KEPT = 2  # checkpoints
 _CHUNK = 1 << 24  # bytes that are hashed at a time
