@@ -30,7 +30,7 @@ def holds_back(
 
     @contextmanager
     @functools.wraps(replacing)
-    def held_back(path: Path, *args: P.args, **how: P.kwargs) -> Iterator[Path]:
+    def held_back(path: Path, /, *args: P.args, **how: P.kwargs) -> Iterator[Path]:
         held = _held.get()
         with ExitStack() as stack:
             temporary = stack.enter_context(replacing(path, *args, **how))
