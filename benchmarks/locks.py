@@ -21,6 +21,8 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from benchmarks.timing import new_parser
+
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "deploy" / "requirements"
 LICENCES = ROOT / "docs" / "licences.md"
@@ -39,6 +41,7 @@ x86-64 gets. The packages' own files have the terms. NVIDIA's libraries come wit
 
 def main() -> int:
     """Write the files."""
+    new_parser(__doc__).parse_args()
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

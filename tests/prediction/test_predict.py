@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -149,6 +150,28 @@ def test_existing_masks_stay_without_overwrite(
     assert sorted(path.name for path in here.iterdir() if path.is_file()) == ["a.png", "a_mask.png"]
     assert run("a.png", "--overwrite") == 0
     assert Path("a_mask.png").read_bytes() != b"by hand"
+
+
+def test_what_can_t_be_compared_or_written_is_a_line(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_photo(here / "a.png")
+    Path("a_overlay.png").mkdir()
+    assert run("a.png", "--overlay") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: a_overlay.png: already exists, and can't be compared: Is a dir")
+    assert said.count("\n") == 1 and not Path("a_mask.png").exists()
+    Path("a_overlay.png").rmdir()
+    assert run("a.png") == 0
+
+    def fill_disk(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fill_disk)
+    capsys.readouterr()
+    assert run("a.png", "--overlay") == 2
+    assert capsys.readouterr().err.startswith("error: a_overlay.png: can't be written: No space")
+    assert sorted(path.name for path in here.iterdir() if path.is_file()) == ["a.png", "a_mask.png"]
 
 
 OUTPUTS = {

@@ -11,10 +11,10 @@ from typing import Concatenate, ParamSpec
 
 from unet_ddp.errors import UserError
 
-_Written = tuple[
-    Path, Path, ExitStack
-]  # a file, what would replace it, and what does so once closed
+# A file, what would replace it, and what does so once closed.
+_Written = tuple[Path, Path, ExitStack]
 _PIECE = 1 << 20
+_WAYS = "use --overwrite, or another --output"
 _held: ContextVar[list[_Written] | None] = ContextVar("held", default=None)  # of this thread
 P = ParamSpec("P")
 
@@ -60,18 +60,14 @@ def completing(existing: Collection[Path]) -> Iterator[list[Path]]:
         yield kept
         for path, temporary, _ in held:
             if path in existing:
-                if not _is_same(path, temporary):
-                    raise UserError(
-                        f"{path}: already exists, and differs from this prediction; use --overwrite, "
-                        "or another --output"
-                    )
+                _check_same(path, temporary)
                 kept.append(path)
         while held:
             path, _, stack = held.pop(0)
             if path in kept:
                 _drop(stack, _KeptError())
             else:
-                stack.close()
+                _close(stack, path)
     except BaseException as error:
         for _, _, stack in held:
             _drop(stack, error)
@@ -82,6 +78,24 @@ def completing(existing: Collection[Path]) -> Iterator[list[Path]]:
 
 def _drop(stack: ExitStack, error: BaseException) -> None:
     stack.__exit__(type(error), error, error.__traceback__)
+
+
+def _close(stack: ExitStack, path: Path) -> None:
+    try:
+        stack.close()
+    except OSError as error:
+        raise UserError(f"{path}: can't be written: {error.strerror or error}; {_WAYS}") from None
+
+
+def _check_same(path: Path, other: Path) -> None:
+    """Refuse a file that is not the same as the other, or can't be read."""
+    reason = "differs from this prediction"
+    try:
+        if _is_same(path, other):
+            return
+    except OSError as error:
+        reason = f"can't be compared: {error.strerror or error}"
+    raise UserError(f"{path}: already exists, and {reason}; {_WAYS}")
 
 
 def _is_same(path: Path, other: Path) -> bool:

@@ -22,10 +22,10 @@ from unet_ddp.data.readers.base import Pixels, Scene
 from unet_ddp.data.readers.read import find_reader
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, join_some
-from unet_ddp.files import is_address, write_errors
+from unet_ddp.files import is_address
 from unet_ddp.files.completing import completing
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.outputs.base import ADVICE, ImageFiles, Output
+from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.outputs.mask import MaskFile
 from unet_ddp.prediction.outputs.records import Records
 from unet_ddp.prediction.paths import check_length, find_done, find_existing
@@ -148,7 +148,7 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
         try:
             if isinstance(prediction, UserError):
                 raise _NotPredictedError(str(prediction))
-            with write_errors(files.mask, ADVICE), completing(existing) as kept:
+            with completing(existing) as kept:
                 _compute(job, files, prediction)
                 for records in job.records:
                     records.add(files, prediction)

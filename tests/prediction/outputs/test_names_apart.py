@@ -41,8 +41,8 @@ ONE_FILE = {
     "rle": "csv", "rank": "csv", "objects": "csv", "counts": "csv",
 }  # fmt: skip
 """Outputs that put all images into one file."""
-OWN_FILES = {"mask", "class_masks", "overlay", "probabilities"}
-"""Outputs of a file for each image."""
+OWN_FILES = {"mask", "no_mask", "class_masks", "overlay", "probabilities"}
+"""Outputs of a file for each image, or of none."""
 
 
 def test_an_output_of_all_images_is_in_the_table() -> None:
