@@ -52,6 +52,7 @@ def train(**settings: Any) -> TrainedRun:
     Args:
         **settings: flags of train.py with underscores, e.g. `batch_size=8`, `crop_size=(256, 256)` or `resume=True`.
             A setting that is None counts as left out. A part of your own is "module:Name", or the object itself.
+            `images` and `masks` may also be sequences of arrays, or `images` a data set of (name, image, mask).
 
     Raises:
         UserError: the settings or the data have a mistake.

@@ -257,9 +257,12 @@ def test_a_batch_names_the_image_at_fault() -> None:
     predictor = make_predictor()
     with pytest.raises(UserError, match=r"^images\[1\]: array \(8,\): an array of 1 axes"):
         predictor.batch([noise(9, 9), np.zeros(8, np.uint8)])
-    for several in ([noise(9, 9)] * 2, np.stack([noise(9, 9)] * 2)):
-        with pytest.raises(UserError, match=r"2 images at once; use predictor\.batch\(images\)"):
-            predictor(several)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"2 images at once; use predictor\.batch\(images\)"):
+        predictor([noise(9, 9)] * 2)  # type: ignore[arg-type]
+    with pytest.raises(
+        UserError, match=r"several images, for predictor\.batch\(images\): an array"
+    ):
+        predictor(np.stack([noise(9, 9)] * 2))
 
 
 def test_images_fit_by_tile_or_by_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,11 +83,13 @@ def open_array(
         except OSError as error:  # it was not read from its file before
             raise UserError(f"{name}: corrupt or truncated ({error}); replace it") from None
     else:
-        several: Any = image
-        if isinstance(several, (list, tuple)) or getattr(several, "ndim", 0) == 4:
-            raise UserError(f"{len(several)} images at once; use predictor.batch(images)")
+        given: Any = image
+        if isinstance(given, (list, tuple)):
+            raise UserError(f"{len(given)} images at once; use predictor.batch(images)")
         values = np.asarray(image)
         name = f"array {values.shape}"
+        if values.ndim == 4:
+            name += ", several images, for predictor.batch(images)"
         counts = wanted.channels, wanted.channels + 1  # with alpha
         if values.ndim != 3 or values.shape[2] not in counts or values.shape[0] in counts:
             values = bands.as_bands(values, name)  # else (H, W, channels), however few its rows are

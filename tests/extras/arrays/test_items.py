@@ -252,6 +252,15 @@ def test_changed_items_are_other_data(module: Callable[[str], None], tmp_path: P
     assert status == 2 and "other images or masks under the names that the run started with" in err
 
 
+def test_a_learning_curve_needs_files(module: Callable[[str], None]) -> None:
+    module("")
+    argv = ["--images=cells:rows", "--width=2", "--device=cpu", "--sizes", "1", "2", "3"]
+    status, _, err = call_main("unet_ddp.__main__", ["learning-curve", *argv], ".")
+    assert (
+        status == 2 and err == "error: --images cells:rows: is no folder; save the items as files\n"
+    )
+
+
 def test_a_function_is_called_by_the_thread_that_reads(tmp_path: Path) -> None:
     """So a connection to SQLite, which one thread may use, is read by those of the scan."""
     path = tmp_path / "cells.db"

@@ -109,8 +109,15 @@ def expected(
     return found
 
 
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.thorough), 2])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "two stacks",
+        "a database",
+        *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("triples", "written")),
+    ],
+)
 def test_weights_are_those_of_the_files_also_if_the_run_stops(
     ranks: Ranks, folder: Path, expected: dict[int, Path], kind: str, size: int
 ) -> None:

@@ -36,7 +36,7 @@ from unet_ddp.extras.tune.trainings import (
 )
 from unet_ddp.files import write_errors, write_text
 from unet_ddp.files.contents import read_json
-from unet_ddp.plugins import is_own
+from unet_ddp.plugins import is_own, names_object
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.runs.writers import describe_time
 from unet_ddp.settings import Kind, as_flag, flag, names_of, values_of
@@ -91,6 +91,8 @@ class Curve:
         split = data.split
         if split.training.scanned is not None:
             raise UserError(f"--images {config.data.images}: is a pack; use the files it is of")
+        if names_object(config.data.images):
+            raise UserError(f"--images {config.data.images}: is no folder; save the items as files")
         if not split.validation:
             raise UserError("--validation: no images to score; use --validation 25")
         self.groups = group_training(data)
