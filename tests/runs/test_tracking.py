@@ -590,7 +590,7 @@ def test_a_long_run_on_a_cpu_names_ways_to_shorten_it_once(
         found = re.search(r"takes about (\d+(?:\.\d+)?) (min|h|s) \(measured\)", lines[0])
         assert found, lines
         whole = float(found[1]) * {"s": 1, "min": 60, "h": 3600}[found[2]] / (20 * seconds)
-        assert 0.01 < whole < 0.9  # about a quarter, or a sixteenth, on an idle machine
+        assert 0 <= whole < 0.9  # about a quarter, or a sixteenth, on an idle machine
 
 
 def test_short_epochs_are_timed_too(
