@@ -81,7 +81,8 @@ def content(root: Path, call: dict[str, Any], name: str) -> Any:
 
 def assert_same(one: Any, other: Any, where: str) -> None:
     if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other), where
+        far = (one.double() - other.double()).abs().max() if one.shape == other.shape else "shapes"
+        assert torch.equal(one, other), f"{where}, {far} apart"
     elif isinstance(one, dict):
         assert one.keys() == other.keys(), where
         for key in one:

@@ -122,7 +122,7 @@ def _remove_chance(samples: Samples) -> None:
     start = {name: "x" for name, value in record["starts"][0].items() if isinstance(value, str)}
     record |= {"settings": {}, "metrics": {}}
     record["starts"][0] |= {**start, "packages": {"numpy": "x"}, "end": {"state": "running"}}
-    path.write_text(json.dumps(record))
+    path.write_text(json.dumps(record, indent=2))
     for path in samples.cache.rglob("scan-*.json"):
         scan = json.loads(path.read_text().split("\n", 1)[1])
         if scan["headers"][0][2] != 3:  # the masks' came first
