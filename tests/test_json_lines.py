@@ -142,9 +142,12 @@ def test_parts_of_lines_are_one_object_and_line_breaks_are_escapes(
     say("epoch 1", event="epoch", row={"loss": 0.5})
     complain("slow\nstorage: http://u:hunter2@h/x?token=hunter2", path="a")
     complain(UserError("bad"))
+    say('to "http://h/x?token=hunter2"', event="note", score=float("nan"))
     events = parse(capsys.readouterr().out)
     assert [(event["event"], event["text"]) for event in events] == [
         ("note", "one two"), ("note", "three"), ("epoch", "epoch 1"),
         ("warning", "slow\\nstorage: http://h/x?token=***"), ("error", "bad"),
+        ("note", 'to "http://h/x?token=***"'),
     ]  # fmt: skip
+    assert events[-1]["score"] is None
     assert (events[2]["row"], events[3]["path"]) == ({"loss": 0.5}, "a")

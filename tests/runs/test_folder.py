@@ -356,6 +356,47 @@ def test_a_new_run_that_can_not_be_saved_leaves_the_one_before(
     assert opened(tmp_path, resume="auto").content is not None
 
 
+def test_links_of_a_run_come_back_too(tmp_path: Path) -> None:
+    """Issue: a relative link leads nowhere from where it is set aside, and was deleted there."""
+    saved_run(tmp_path / "run", 0.1)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run" / "last.pt").rename(tmp_path / "disk" / "last.pt")
+    (tmp_path / "run" / "last.pt").symlink_to(Path("..", "disk", "last.pt"))
+    set_aside(tmp_path / "run")
+    with pytest.raises(UserError, match="it was set aside: train"):
+        checkpoint.load(tmp_path / "run" / "best.pt")
+    settle(tmp_path / "run")
+    assert first_weight(tmp_path / "run" / "last.pt") == 1.0
+
+
+def test_a_run_that_can_not_be_set_aside_stays(tmp_path: Path) -> None:
+    """Issue: what was moved before the error was not to be seen until the next start."""
+    saved_run(tmp_path, 0.1)
+    before, move = files_in(tmp_path), Path.replace
+
+    def refuse(self: Path, target: Path) -> Path:
+        if target == tmp_path / ".replaced" / "config.yaml":
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        return move(self, target)
+
+    (tmp_path / "config.yaml").write_bytes(HEADS["config.yaml"])
+    with (
+        mock.patch.object(Path, "replace", refuse),
+        pytest.raises(UserError, match="cross-device"),
+        open_folder(tmp_path, overwrite=True),
+    ):
+        pass
+    assert files_in(tmp_path) == before | {"config.yaml"}
+
+
+def test_a_start_without_overwrite_sets_nothing_aside(tmp_path: Path) -> None:
+    """Issue: a trace of the user's own, which looks as ours does, was deleted."""
+    (tmp_path / "profile.json").write_text('{"schemaVersion": 1}')
+    with open_folder(tmp_path) as folder:
+        folder.begin(make_data(), make_state(), Resumed())
+    assert (tmp_path / "profile.json").exists()
+
+
 def test_a_best_of_the_users_is_not_deleted(tmp_path: Path) -> None:
     """Issue: a resume took it for the run's from then on, and --overwrite deleted it."""
     with open_folder(tmp_path) as folder:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unet_ddp.checkpoints.run_files import check_free
+from unet_ddp.checkpoints.run_files import advise_on_replaced, check_free
 from unet_ddp.errors import RunError, UserError, shorten
 from unet_ddp.files import as_path, replacing
 from unet_ddp.files.contents import advise_on, describe_content
@@ -134,7 +134,7 @@ def load(path: Path, *, mapped: bool = False) -> Content:
     """
     path = as_path(str(path))  # the copy of an object is removed on return
     if not path.is_file():
-        raise UserError(f"{path}: checkpoint not found")
+        raise UserError(f"{path}: checkpoint not found{advise_on_replaced(path)}")
     try:
         _check_archive(path, checksums=not mapped)
         with warnings.catch_warnings():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
@@ -24,7 +25,7 @@ HEADS = {
     "best.pt": _CHECKPOINT,
     "epoch_[0-9]*.pt": _CHECKPOINT,
     "config.yaml": b"# unet_ddp",
-    "run.json": b'{\n  "format": 1,\n  "settings": {',
+    "run.json": b'"settings": {',
     "metrics.csv": b"epoch,step,",
     "split.csv": b'"image","mask","group","split"',
     "learning_rate.csv": b"learning_rate,loss",
@@ -70,7 +71,8 @@ def is_of_run(folder: Path, name: str) -> bool:
     pattern, path = _find_pattern(name), folder / name
     if pattern is None or not path.is_file():
         return False
-    with path.open("rb") as file:
+    head = b"unreadable"
+    with suppress(OSError), path.open("rb") as file:
         head = file.read(_READ)
     return HEADS[pattern] in head or (name == "metrics.csv" and not head)
 
@@ -81,6 +83,9 @@ def find_files(folder: Path) -> list[Path]:
     Its folder evaluation/ is one of `evaluate` if it has scores.json; it may be that of another run.
     """
     is_evaluated = is_of_run(folder, "evaluation/scores.json")
+    is_evaluated &= not (
+        folder / "evaluation"
+    ).is_symlink()  # to another disk, to which nothing moves
     found: set[Path] = set()
     for pattern in HEADS:
         if is_evaluated or "/" not in pattern:
@@ -125,11 +130,18 @@ def set_aside(folder: Path) -> None:
     """Move the files of the run in `folder` into a folder there, until the run that replaces it is saved.
 
     last.pt is the first: without one, `settle` moves the others back.
+
+    Raises:
+        OSError: one can't be moved; all are where they were.
     """
-    for path in sorted(find_files(folder), key=lambda path: path.name != "last.pt"):
-        aside = folder / _REPLACED / path.relative_to(folder)
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        path.replace(aside)
+    try:
+        for path in sorted(find_files(folder), key=lambda path: path.name != "last.pt"):
+            aside = folder / _REPLACED / path.relative_to(folder)
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(aside)
+    except OSError:
+        settle(folder)
+        raise
     _remove_empty(folder / "evaluation")
 
 
@@ -138,16 +150,23 @@ def settle(folder: Path) -> None:
     aside = folder / _REPLACED
     if aside.is_dir():
         if not (folder / "last.pt").exists():
-            moved = [path for path in aside.rglob("*") if path.is_file()]
+            moved = [path for path in aside.rglob("*") if path.is_symlink() or not path.is_dir()]
             for path in sorted(moved, key=lambda path: path.name == "last.pt"):
                 to = folder / path.relative_to(aside)
                 to.parent.mkdir(exist_ok=True)
                 path.replace(to)
-        shutil.rmtree(aside)
+        shutil.rmtree(aside, ignore_errors=True)  # a network disk keeps what is open
     for temporary in chain(folder.glob(".*.tmp"), folder.glob("evaluation/.*.tmp")):
         path = temporary.with_name(temporary.name[1:].rsplit(".", 3)[0])
         if is_name_of_run(str(path.relative_to(folder))):
             remove_stale([path])
+
+
+def advise_on_replaced(path: Path) -> str:
+    """Return what to do if a file of a run was set aside by a start that was stopped; empty if it was not."""
+    if not (path.parent / _REPLACED / path.name).exists():
+        return ""
+    return "; it was set aside: train.py --resume brings its run back"
 
 
 def _remove_empty(folder: Path) -> None:

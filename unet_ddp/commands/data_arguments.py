@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from unet_ddp.cli.python import describe
@@ -26,6 +27,9 @@ def without_objects(settings: Mapping[str, Any]) -> dict[str, Any]:
         if _is_object(found.get(images)):
             found |= {images: "arrays", masks: "arrays"}
     return found
+
+
+_given_at_once = RLock()  # data have one name each: threads take turns
 
 
 @contextmanager
@@ -62,7 +66,7 @@ def placing_data(
         for folder in new:
             remove_unused(folder)
         raise
-    if kept and found.get("overwrite"):
+    if kept and found.get("overwrite") and not found.get("resume"):
         from unet_ddp.extras.arrays.item_files import remove_others
 
         remove_others(kept)
@@ -82,13 +86,14 @@ def giving_data(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for names, images, masks in _find_objects(settings):
         given[f"given:{names[0]}"] = _as_items(names, images, masks)
         found |= dict.fromkeys(names, f"given:{names[0]}")
-    GIVEN.update(given)
-    try:
-        yield found
-    finally:
-        for name, items in given.items():
-            del GIVEN[name]
-            OPENED.pop(items.key, None)
+    with _given_at_once:
+        GIVEN.update(given)
+        try:
+            yield found
+        finally:
+            for name, items in given.items():
+                del GIVEN[name]
+                OPENED.pop(items.key, None)
 
 
 def _is_object(value: object) -> bool:

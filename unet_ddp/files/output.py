@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import sys
 import traceback
@@ -98,8 +99,8 @@ class JsonLines(io.TextIOBase):
     def emit(self, event: str, **fields: object) -> None:
         """Write an object at once, with the time and these fields; texts show no secrets."""
         now = datetime.now().astimezone().isoformat(timespec="milliseconds")
-        line = json.dumps({"event": event, "time": now, **fields}, default=str)
-        self._stream.write(f"{hide_secrets(line)}\n")
+        line = json.dumps(as_plain({"event": event, "time": now, **fields}))
+        self._stream.write(f"{line}\n")
         self._stream.flush()
 
     def flush(self) -> None:
@@ -146,6 +147,19 @@ def say(line: str, *, event: str | None = None, **fields: object) -> None:
         emit(event, text=one_line(line), **fields)
     else:
         tqdm.write(one_line(line))
+
+
+def as_plain(value: object) -> object:
+    """Return plain values for JSON: their texts show no secrets, and None stands for nan and infinity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, dict):
+        return {key: as_plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [*map(as_plain, value)]
+    return hide_secrets(str(value))
 
 
 def complain(error: object, *, begin: str | None = None, **fields: object) -> None:

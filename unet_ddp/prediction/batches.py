@@ -30,6 +30,8 @@ def predict_list(
     predictor: Predictor, images: Iterable[str | Path | Image.Image | NDArray[np.generic]]
 ) -> list[Prediction]:
     """Return the prediction of each image; see `Predictor.batch`."""
+    if isinstance(images, (str, Path)):
+        raise UserError(f"images: {images} is one image; give a list")
     found: dict[int, Prediction] = {}
     waiting: dict[Size, list[tuple[int, SourceImage]]] = {}
     count = 0

@@ -154,7 +154,7 @@ class RunFolder:
         self._metadata = {**metadata, "run": run, "launchers": self.launchers, "resume": resume}
         self._keeps_previous = resumed.is_new or resumed.source == self.last  # no corrupt file
         with write_errors(self.path, _ADVICE if resumed.is_new else "free some space"):
-            if resumed.is_new:
+            if resumed.is_new and config.launch.overwrite:
                 set_aside(self.path)
             elif resumed.source.name == resume != self.last.name:
                 delete_later(self.path, resumed)

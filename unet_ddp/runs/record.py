@@ -16,9 +16,10 @@ from unet_ddp.checks.check import used_folders
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, hide_secrets
+from unet_ddp.errors import UserError
 from unet_ddp.files import is_address, write_errors, write_text
 from unet_ddp.files.contents import read_json
+from unet_ddp.files.output import as_plain
 from unet_ddp.runs.ending import Ending
 from unet_ddp.runs.environment import describe_start, now
 from unet_ddp.runs.writers import Row, read_rows, to_float
@@ -110,7 +111,7 @@ class RunRecord:
             self._log(f"warning: {self._path}: not written ({error.strerror or error})")
 
     def _write(self) -> None:
-        text = hide_secrets(json.dumps(self._content, indent=2, ensure_ascii=False)) + "\n"
+        text = json.dumps(as_plain(self._content), indent=2, ensure_ascii=False) + "\n"
         text = text.encode("utf-8", "backslashreplace").decode()  # bytes of paths that are no text
         if (
             not self._path.parent.is_dir()

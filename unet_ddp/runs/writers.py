@@ -66,7 +66,8 @@ class OwnCallback:
         method = getattr(self._callback, "close", None)
         if method is None:
             return None
-        takes_it = bool(inspect.signature(method).parameters)
+        takes = inspect.signature(method).parameters.values()
+        takes_it = any(each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in takes)
         return self._guarded(method)(*[ending] * takes_it)
 
     def __getattr__(self, moment: str) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.ranks import call_main
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Places
 from unet_ddp.data.readers.read import Source, read_mask
-from unet_ddp.extras.arrays.item_files import write_items
+from unet_ddp.extras.arrays.item_files import remove_others, write_items
 from unet_ddp.extras.arrays.item_kind import ItemKind
 from unet_ddp.extras.arrays.items import Column, Items
 from unet_ddp.plugins.own import renew
@@ -117,6 +118,8 @@ WRONG: list[tuple[Any, Any, str]] = [
     ([{"image": A}], None, "images[0] has 'image'; give (name, image, mask)"),
     ([("../a", A, M)], None, "images[0], image: '../a' is no name"),
     ([("/a", A, M)], None, "'/a' is no name"),
+    ([(".a", A, M)], None, "'.a' is no name"),  # folders leave such files out
+    ([("b/.a", A, M)], None, "'b/.a' is no name"),
     ([(1.5, A, M)], None, "1.5 is no name"),
     (iter([A]), [M], "images: a list_iterator; give a sequence, or an object with __len__ and __getitem__"),
     (lambda: 3, [M], "images: 3; give a sequence"),
@@ -338,6 +341,31 @@ def test_with_overwrite_the_arrays_of_the_run_before_go(
     assert first != second
     run = unet_ddp.train(resume=True, device="cpu", workers=0)  # the run knows where they are
     assert len(run.metrics) == 1
+
+
+def test_only_arrays_that_runs_have_written_and_nothing_names_go(tmp_path: Path) -> None:
+    """Issue: a run called arrays-first went, a folder of the user's, and arrays that the run still reads."""
+    kept, _ = write_items(Items(Column("images", IMAGES), Column("masks", MASKS)), tmp_path)
+    gone, named = (tmp_path / f"arrays-{digit * 12}" for digit in "ab")
+    for folder in (
+        gone / "images",
+        named / "masks",
+        tmp_path / "arrays-first",
+        tmp_path / "arrays-cccccccccccc" / "mine",
+    ):
+        folder.mkdir(parents=True)
+    (tmp_path / "config.yaml").write_text(f"val_images: {named}/images\n")
+    remove_others([kept])
+    left = {path.name for path in tmp_path.iterdir()} - {"config.yaml", kept.name}
+    assert left == {named.name, "arrays-first", "arrays-cccccccccccc"}
+
+
+def test_threads_that_score_arrays_take_turns() -> None:
+    """Issue: one got the other's data, as both were known by the names of the arguments."""
+    with ThreadPoolExecutor(2) as pool:
+        check = lambda count: unet_ddp.check(count * [*IMAGES], count * [*MASKS])  # noqa: E731
+        found = [*pool.map(check, [1, 2] * 3)]
+    assert [each.training + each.validation for each in found] == [6, 12] * 3
 
 
 def test_an_object_of_a_module_is_read_where_it_is(

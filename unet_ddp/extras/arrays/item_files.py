@@ -20,6 +20,7 @@ from unet_ddp.files import write_errors
 PREFIX = "arrays-"
 """Beginning of the names of folders of arrays; a digest of their content follows."""
 _DAY = 24 * 60 * 60  # seconds
+_KINDS = {"images", "masks"}
 
 
 def write_items(items: Items, folder: Path) -> tuple[Path, str]:
@@ -70,10 +71,15 @@ def _write(items: Items, folder: Path) -> tuple[str, int, int]:
 
 
 def remove_others(kept: Collection[Path]) -> None:
-    """Remove the arrays of earlier runs beside folders of arrays."""
+    """Remove the arrays of earlier runs beside folders of arrays: what `write_items` has made, and no run there names."""
     for parent in {folder.parent for folder in kept}:
-        for folder in {*parent.glob(f"{PREFIX}*")} - {*kept}:
-            shutil.rmtree(folder, ignore_errors=True)
+        named = ""
+        with suppress(OSError):
+            named = (parent / "config.yaml").read_text(encoding="utf-8")
+        for folder in {*parent.glob(f"{PREFIX}{'[0-9a-f]' * 12}")} - {*kept}:
+            is_ours = folder.is_dir() and {each.name for each in folder.iterdir()} <= _KINDS
+            if is_ours and folder.name not in named:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_unused(written: Path) -> None:

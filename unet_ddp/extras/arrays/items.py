@@ -187,7 +187,7 @@ def _as_name(name: Any, where: str) -> str:
     text = str(name)
     path = PurePosixPath(text)
     is_plain = isinstance(name, (str, int)) and text == str(path) and "\0" not in text
-    if not is_plain or path.is_absolute() or ".." in path.parts or text == ".":
+    if not is_plain or path.is_absolute() or any(part.startswith(".") for part in path.parts):
         raise UserError(
             f"{where}: {_describe(name)} is no name; use text, as a file's name without suffix"
         )
