@@ -82,10 +82,8 @@ def find_files(folder: Path) -> list[Path]:
 
     Its folder evaluation/ is one of `evaluate` if it has scores.json; it may be that of another run.
     """
-    is_evaluated = is_of_run(folder, "evaluation/scores.json")
-    is_evaluated &= not (
-        folder / "evaluation"
-    ).is_symlink()  # to another disk, to which nothing moves
+    is_here = not (folder / "evaluation").is_symlink()  # nothing moves to another disk
+    is_evaluated = is_here and is_of_run(folder, "evaluation/scores.json")
     found: set[Path] = set()
     for pattern in HEADS:
         if is_evaluated or "/" not in pattern:
@@ -142,7 +140,8 @@ def set_aside(folder: Path) -> None:
     except OSError:
         settle(folder)
         raise
-    _remove_empty(folder / "evaluation")
+    with suppress(OSError):  # not empty: files of the user's
+        (folder / "evaluation").rmdir()
 
 
 def settle(folder: Path) -> None:
@@ -167,8 +166,3 @@ def advise_on_replaced(path: Path) -> str:
     if not (path.parent / _REPLACED / path.name).exists():
         return ""
     return "; it was set aside: train.py --resume brings its run back"
-
-
-def _remove_empty(folder: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()

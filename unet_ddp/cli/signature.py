@@ -21,6 +21,10 @@ class Items(Protocol):
     def __getitem__(self, index: int, /) -> object: ...
 
 
+Data = str | PathLike[str] | Items | None
+"""Images or masks: a folder, arrays, or a data set."""
+
+
 def sign(result: object) -> Signature:
     """Return the signature of `train`, whose result is of this type: each setting with type and default."""
     found = []
@@ -46,7 +50,7 @@ def _find_type(name: str, setting: Setting) -> Any:
     if name in {part for part, _ in pairs_of(TrainConfig, Names)}:
         return object
     if name in DATA:
-        return str | PathLike[str] | Items | None
+        return Data
     if name == "resume":
         return bool | str | PathLike[str] | None
     is_place = name in names_of(TrainConfig, Kind.DATA_PLACE, Kind.RUN_PLACE)

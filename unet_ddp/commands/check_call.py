@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from os import PathLike
 
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.python import to_words
-from unet_ddp.cli.signature import Items
+from unet_ddp.cli.signature import Data
 from unet_ddp.commands import doctor
 from unet_ddp.commands.data_arguments import giving_data
 from unet_ddp.commands.doctor import DataClass, DoctorConfig
 from unet_ddp.errors import one_line
 
-Data = str | PathLike[str] | Items | None
-
 
 @dataclass(frozen=True)
 class DataCheck:
-    """What is found in a data set, as `check` returns it; `print(result)` shows all of it.
+    """The findings in a data set, as `check` returns them; `print(result)` shows all of it.
 
     Example:
         found = unet_ddp.check("imgs", "masks")

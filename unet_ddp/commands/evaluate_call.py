@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from unet_ddp.cli import check as check_settings
-from unet_ddp.cli.signature import Items
+from unet_ddp.cli.signature import Data
 from unet_ddp.commands import evaluate as command
 from unet_ddp.commands.data_arguments import giving_data
 from unet_ddp.commands.evaluate import EvaluateConfig
@@ -24,8 +24,6 @@ from unet_ddp.errors import one_line
 from unet_ddp.evaluation.results import ClassScores
 from unet_ddp.evaluation.tables import summary
 from unet_ddp.plugins.own import renew
-
-Data = str | PathLike[str] | Items | None
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from unet_ddp.cli import check as check_settings
-from unet_ddp.cli.signature import Items
+from unet_ddp.cli.signature import Data
 from unet_ddp.commands.data_arguments import giving_data
 from unet_ddp.commands.trained_run import network_of
 from unet_ddp.errors import one_line
 from unet_ddp.extras.onnx.settings import ExportConfig
 from unet_ddp.plugins.own import renew
-
-Data = str | PathLike[str] | Items | None
 
 
 class RuntimeScores(NamedTuple):

@@ -1,4 +1,4 @@
-"""How long a run on a CPU will take, and what shortens it: said once, after its first steps."""
+"""The time that a run on a CPU will take, and ways to shorten it: said once, after its first steps."""
 
 from __future__ import annotations
 

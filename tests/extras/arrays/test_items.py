@@ -30,6 +30,9 @@ from unet_ddp.plugins.own import renew
 FLAGS = ["--width=2", "--epochs=1", "--batch-size=2", "--workers=0", "--device=cpu"]
 IMAGES = np.arange(6 * 24 * 32 * 3, dtype=np.uint8).reshape(6, 24, 32, 3)
 MASKS = (IMAGES[..., 0] > 99).astype(np.uint8)
+TINY: dict[str, Any] = {
+    "width": 2, "epochs": 1, "batch_size": 2, "workers": 0, "device": "cpu", "stop_after": "1",
+}  # fmt: skip
 MODULE = """
 import numpy as np
 images = np.arange(6 * 24 * 32 * 3, dtype=np.uint8).reshape(6, 24, 32, 3)
@@ -324,19 +327,11 @@ def test_with_overwrite_the_arrays_of_the_run_before_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    how: dict[str, Any] = {
-        "width": 2,
-        "epochs": 1,
-        "batch_size": 2,
-        "workers": 0,
-        "device": "cpu",
-        "stop_after": "1",
-    }
-    unet_ddp.train(images=IMAGES, masks=MASKS, **how)
+    unet_ddp.train(images=IMAGES, masks=MASKS, **TINY)
     with pytest.raises(unet_ddp.UserError, match="contains a run"):
-        unet_ddp.train(images=IMAGES, masks=3 * MASKS, **how)
+        unet_ddp.train(images=IMAGES, masks=3 * MASKS, **TINY)
     (first,) = Path("checkpoints").glob("arrays-*")
-    unet_ddp.train(images=IMAGES, masks=3 * MASKS, overwrite=True, **how)
+    unet_ddp.train(images=IMAGES, masks=3 * MASKS, overwrite=True, **TINY)
     (second,) = Path("checkpoints").glob("arrays-*")
     assert first != second
     run = unet_ddp.train(resume=True, device="cpu", workers=0)  # the run knows where they are
@@ -379,17 +374,9 @@ def test_an_object_of_a_module_is_read_where_it_is(
     monkeypatch.delitem(sys.modules, "cells", raising=False)
     cells = __import__("cells")
 
-    how: dict[str, Any] = {
-        "width": 2,
-        "epochs": 1,
-        "batch_size": 2,
-        "workers": 0,
-        "device": "cpu",
-        "stop_after": "1",
-    }
-    run = unet_ddp.train(images=cells.cells, exp_name="named", **how)
+    run = unet_ddp.train(images=cells.cells, exp_name="named", **TINY)
     assert "images: cells:cells\n" in (run.path / "config.yaml").read_text()
-    run = unet_ddp.train(images=cells.rows, exp_name="written", **how)
+    run = unet_ddp.train(images=cells.rows, exp_name="written", **TINY)
     assert [*run.path.glob("arrays-*")]
 
 

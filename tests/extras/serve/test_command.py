@@ -73,6 +73,18 @@ def get(port: int, path: str) -> tuple[int, bytes]:
             return refused.code, bytes(refused.read())
 
 
+def hold_predictions(predictor: Predictor) -> tuple[threading.Event, threading.Event]:
+    """Have predictions wait: the first event says that one does, the second lets them go on."""
+    held, released = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        assert released.wait(LIMIT)
+
+    predictor.on_window = hold
+    return held, released
+
+
 def test_it_is_ready_from_the_network_s_first_answer_until_a_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,17 +96,13 @@ def test_it_is_ready_from_the_network_s_first_answer_until_a_signal(
     write_model(tmp_path / "best.pt", Labels((0, 255)))
     photo = write_photo(tmp_path / "a.png").read_bytes()
     predictor = Predictor.from_checkpoint(tmp_path / "best.pt")
-    loaded, held, released = threading.Event(), threading.Event(), threading.Event()
-
-    def hold() -> None:
-        held.set()
-        assert released.wait(LIMIT)
+    held, released = hold_predictions(predictor)
+    loaded = threading.Event()
 
     def open_queue() -> PredictionQueue:
         assert loaded.wait(LIMIT)
         return PredictionQueue(predictor, tmp_path, pool, config)
 
-    predictor.on_window = hold
     config = ServeConfig()
     server = Server(Service(None, config))
     listener = socket.create_server(("127.0.0.1", 0))

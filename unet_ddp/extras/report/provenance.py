@@ -1,4 +1,4 @@
-"""What run.json says about a run, in words for the report and the comparison."""
+"""The record of a run, in words for the report and the comparison."""
 
 from __future__ import annotations
 
