@@ -50,8 +50,8 @@ def main(argv: list[str] | None = None) -> int:
         *flags,
     ]  # fmt: skip
     with new_session(images, flags, grouped=True, size=options.size) as session:
-        session.loaders.sampler.start_at(0, 0)
-        batch = copy_to_device(next(iter(session.loaders.training)), session.world.device)
+        first = next(iter(session.loaders.training.loader))
+        batch = copy_to_device(first, session.world.device)
         took = take_turns(
             {
                 "real": session.train_one_epoch,

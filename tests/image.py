@@ -23,7 +23,8 @@ def enter(folder: Path) -> None:
     os.chown(volume, NOBODY, NOBODY)
     handle = os.open(volume, os.O_RDONLY)
     closed = {path for place in places for path in place.parents if not path.stat().st_mode & 1}
-    for hidden in {Path("/tmp"), *closed}:
+    hiding = {Path("/tmp"), *closed}
+    for hidden in (path for path in hiding if hiding.isdisjoint(path.parents)):
         mount("tmpfs", hidden, "tmpfs", 0, "mode=1777" if hidden == Path("/tmp") else "mode=755")
     for place, opened in handles.items():
         if not place.is_dir():

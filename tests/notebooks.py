@@ -8,13 +8,15 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from nbclient import NotebookClient
-from nbformat import v4
+import pytest
 
 from tests.ranks import LIMIT
 
+nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+v4 = pytest.importorskip("nbformat.v4", reason="nbformat is not installed")
 
-class _Client(NotebookClient):  # type: ignore[misc]
+
+class _Client(nbclient.NotebookClient):  # type: ignore[misc]
     """A notebook's reader, who interrupts the kernel when the cell has printed some text."""
 
     moment = ""

@@ -333,7 +333,11 @@ def image() -> Iterator[Path]:
 def start_in_image(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
     """Start a command of Python as a container of the image does."""
     enter = [sys.executable, str(ROOT / "tests" / "image.py"), str(folder)]
-    whole = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    closed = folder / "closed"  # to other users, as the folder of an environment may be
+    (closed / "site").mkdir(parents=True, exist_ok=True)
+    closed.chmod(0o700)
+    paths = f"{ROOT}:{closed / 'site'}"
+    whole = {"PATH": os.environ["PATH"], "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*enter, *words], env={**whole, **environment}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -348,8 +352,8 @@ def test_the_image_trains_predicts_and_serves_where_nothing_else_is_writable(ima
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("mounts need root")
     where = "import unet_ddp, pathlib; print(unet_ddp.__file__); pathlib.Path('new').touch()"
-    found = start_in_image(image, "-c", where).communicate(timeout=LIMIT)
-    assert found[0] == f"{image}/site/unet_ddp/__init__.py\n" and "Read-only file" in found[1]
+    out, err = start_in_image(image, "-c", where).communicate(timeout=LIMIT)
+    assert out == f"{image}/site/unet_ddp/__init__.py\n" and "Read-only file" in err, err
     flags = "--epochs 1 --width 2 --batch-size 2 --workers 1"
     for words in (
         ["train.py", *flags.split()],

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +50,18 @@ def gpu_state(dtype: str, *, steps: int, rate: float = 1e-2) -> TrainState:
         steps_per_epoch=steps,
         average=WeightAverage(network, 0.9),
     )
+
+
+@contextmanager
+def refusing_to_wait() -> Iterator[None]:
+    """Raise an error where the host waits for the GPU."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def refuse(error: Exception) -> None:
@@ -99,24 +115,22 @@ def test_a_layer_over_ranks_computes_what_torch_s_does(dtype: torch.dtype, layou
     ours, plain = (kind(5).to(GPU, wide) for kind in (GpuSyncBatchNorm2d, torch.nn.BatchNorm2d))
     values = torch.randn(3, 5, 16, 16, dtype=dtype, device=GPU).to(memory_format=layout)
     found = []
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with refusing_to_wait():
         for norm in (ours, plain):
             images = values.clone().requires_grad_()
             out = norm(images)
             (out.square() * values).sum().backward()
             found.append([out, images.grad, norm.weight.grad, *norm.buffers()])
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    close = {} if wide == dtype else {"rtol": 0.02, "atol": 0.02}
+    close: dict[str, Any] = {} if wide == dtype else {"rtol": 0.02, "atol": 0.02}
     for mine, theirs in zip(*found, strict=True):
         torch.testing.assert_close(mine, theirs, **close)
 
 
-def test_nccl_world_of_one_trains_and_resumes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [[], ["--compile"]])
+def test_nccl_world_of_one_trains_and_resumes(tmp_path: Path, more: list[str]) -> None:
     make_set(tmp_path, 10)
     one = [*TORCHRUN[:-1], "--nproc_per_node=1", TRAIN]
-    done = python(tmp_path, *one, *data_flags(tmp_path), *FLAGS, "--stop-after", "3")
+    done = python(tmp_path, *one, *data_flags(tmp_path), *FLAGS, "--stop-after", "3", *more)
     assert done.returncode == 0, done.stderr
     assert "cuda, bfloat16" in done.stdout
     assert python(tmp_path, *one, "--resume").returncode == 0
@@ -126,9 +140,9 @@ def test_nccl_world_of_one_trains_and_resumes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_two_ranks_on_one_gpu_train_what_one_does(ranks: Ranks, checkpointing: bool) -> None:
     """By gloo, as NCCL shares no GPU: batch norm over ranks, the loss, DDP's gradients."""
-    how = ("unet", None, 1, 5, "cuda", checkpointing)
-    (one,) = ranks.run(1, weights_after, *how)
-    for found in ranks.run(2, weights_after, *how):
+    train_on_gpu = partial(weights_after, "unet", None, 1, 5, "cuda", checkpointing=checkpointing)
+    (one,) = ranks.run(1, train_on_gpu)
+    for found in ranks.run(2, train_on_gpu):
         assert found.keys() == one.keys()
         for name, value in one.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-9, err_msg=name)
@@ -143,11 +157,8 @@ def test_counting_waits_for_nothing() -> None:
         expected = Counts.of(logits, masks)
         moved, total = (logits.cuda(), masks.cuda()), Counts.zeros(classes, GPU)
         total.add(Counts.of(*moved))
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with refusing_to_wait():
             total.add(Counts.of(*moved))
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         assert torch.equal(total.confusion.cpu(), 2 * expected.confusion)
         assert total.histogram.sum().item() == 2 * expected.histogram.sum().item()
 
@@ -161,11 +172,8 @@ def test_a_step_waits_for_nothing(dtype: str, accumulate: int) -> None:
     batches = fetch([batch] * 6 * accumulate)
     reports = train_steps(state, batches, accumulate=accumulate, clip=1.0)
     next(reports), next(reports)  # libraries start, constants are copied
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with refusing_to_wait():
         left = list(reports)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert len(left) == 4
     assert all(bool(report.is_finite) for report in left)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from tests.conftest import make_set
@@ -13,6 +12,8 @@ from tests.notebooks import run_notebook
 from tests.ranks import ROOT, TRAIN, python
 from tests.test_api import assert_same_weights
 from tests.training.test_own_loss import SOURCE
+
+nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
 
 pytestmark = [pytest.mark.thorough, pytest.mark.processes]
 

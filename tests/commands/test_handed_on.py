@@ -16,7 +16,6 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-import uvicorn
 from PIL import Image
 
 from tests.commands.handing import ArrivedError, arriving, replacing
@@ -85,6 +84,8 @@ from unet_ddp.training.state import AdamW, Schedule, TrainState
 from unet_ddp.training.step import correct_averages, train_step, train_steps
 from unet_ddp.training.tensors import WeightAverage
 from unet_ddp.training.validation import count_pixels
+
+uvicorn = pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
 CPU = torch.device("cpu")
 FIRST = torch.device("cpu", 0)  # of a machine whose device is not the default

@@ -33,6 +33,7 @@ from unet_ddp.data.loaders import (
     FORK,
     Loaders,
     SampleLoader,
+    TrainingBatches,
     build_loaders,
     count_workers,
     start_worker,
@@ -90,6 +91,29 @@ def test_batches_do_not_depend_on_reading_processes(folder: Path) -> None:
     assert first.pair.tolist() == [index for _, index in keys]
     for place, key in enumerate(keys):
         assert is_same(Sample(*(part[place] for part in first)), dataset[key])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_follow_each_other_in_one_pass(folder: Path, workers: int) -> None:
+    """From where a run resumes to its last epoch; a dry run may take more than that."""
+    dataset = make_dataset(folder, augmentation=Augmentation(COLOUR, "photo", None, seed=3))
+    places = [(1, 1), (2, 0), (3, 0), (4, 0)]
+    wanted = []
+    sampler = TrainingSampler(8, 4, rank=0, size=1, seed=1)
+    apart = SampleLoader(dataset, sampler, batch_size=2, workers=0)
+    for place in places:
+        sampler.start_at(*place)
+        wanted.append(list(apart))
+    sampler = TrainingSampler(8, 4, rank=0, size=1, seed=1)
+    loader = SampleLoader(dataset, sampler, batch_size=2, workers=workers)
+    with mock.patch.object(sampler, "start_at", wraps=sampler.start_at) as begun:
+        batches = TrainingBatches(loader, sampler, epochs=4)
+        found = [list(batches.of_epoch(*place)) for place in places]
+    loader.close()
+    assert [len(epoch) for epoch in found] == [2, 4, 4, 4]
+    for epoch, expected in zip(found, wanted, strict=True):
+        assert all(map(is_same, epoch, expected))
+    assert begun.call_args_list == [mock.call(1, 1, last=3), mock.call(4, 0, last=4)]
 
 
 def test_fetched_together_and_yielded_one_by_one(folder: Path) -> None:
@@ -243,8 +267,10 @@ def test_the_loaders_of_a_run(folder: Path, options: list[dict[str, Any]]) -> No
         config, prepared(folder), image_format=COLOUR, world=world, open_cache=None
     )
     expected = TrainingSampler(6, 2, rank=1, size=2, seed=7)
-    assert (loaders.sampler.steps, loaders.sampler.per_step) == (1, 2)
-    assert [sample.pair.tolist() for sample in loaders.training] == [[k] for _, k in expected]
+    assert (loaders.training.sampler.steps, loaders.training.sampler.per_step) == (1, 2)
+    assert [sample.pair.tolist() for sample in loaders.training.loader] == [
+        [k] for _, k in expected
+    ]
     assert loaders.validation is not None and loaders.notes == []
     assert [sample.pair.tolist() for sample in loaders.validation] == [[1]]
     common = {"workers": 0, "pin": False, "timeout": 480.0}
@@ -289,8 +315,8 @@ def test_every_world_draws_the_same_samples_from_any_step(folder: Path, crop_siz
         world = World(rank=rank, size=size)
         data.split = Split(Pairs([*data.split.training[:6]] * 2), Pairs(), "")
         loaders = build_loaders(config, data, image_format=COLOUR, world=world, open_cache=None)
-        loaders.sampler.start_at(3, step)
-        batches = [Sample(*(part.clone() for part in batch)) for batch in loaders.training]
+        loaders.training.sampler.start_at(3, step)
+        batches = [Sample(*(part.clone() for part in batch)) for batch in loaders.training.loader]
         return [Sample(*parts) for batch in batches for parts in zip(*batch, strict=True)]
 
     whole = read(0, 1)
@@ -356,7 +382,7 @@ def test_scale_resized_masks_and_the_cache_reach_the_samples(
     samples = tmp_path / "caches" / "unet_ddp" / "samples"
     assert loaders.notes == [f"cache: {samples}"]
     assert loaders.validation is not None
-    for part in (loaders.training, loaders.validation):
+    for part in (loaders.training.loader, loaders.validation):
         assert all(batch.image.shape[1:] == (10, 13, 3) for batch in part)
     assert len(list(samples.iterdir())) == 8
 
@@ -387,7 +413,7 @@ def test_samples_stay_in_memory_if_they_take_a_tenth_of_what_is_free(
     loaders = build_loaders(
         configured(), prepared(folder), image_format=COLOUR, world=world, open_cache=None
     )
-    for part in (loaders.training, loaders.validation):
+    for part in (loaders.training.loader, loaders.validation):
         assert part is not None and (part.dataset.store is not None) == is_kept  # type: ignore[attr-defined]
 
 
@@ -399,7 +425,7 @@ def test_a_process_that_may_not_have_the_memory_does_without(
     loaders = build_loaders(
         configured(), prepared(folder), image_format=COLOUR, world=World(), open_cache=None
     )
-    assert loaders.training.dataset.store is None  # type: ignore[attr-defined]
+    assert loaders.training.loader.dataset.store is None  # type: ignore[attr-defined]
 
 
 def test_what_is_cached_in_storage_or_drawn_is_not_kept_in_memory(
@@ -409,7 +435,7 @@ def test_what_is_cached_in_storage_or_drawn_is_not_kept_in_memory(
     config = configured(launch={"workers": 0})
     cached = {"world": World(), "open_cache": open_cache}
     loaders = build_loaders(config, prepared(folder), image_format=COLOUR, **cached)
-    assert isinstance(loaders.training.dataset.store, SampleCache)  # type: ignore[attr-defined]
+    assert isinstance(loaders.training.loader.dataset.store, SampleCache)  # type: ignore[attr-defined]
     remote = make_dataset(folder)
     remote.pairs = RemotePairs(replace(pair, image=Url("s3://bucket/a")) for pair in remote.pairs)
     drawn = make_dataset(folder)
@@ -432,7 +458,7 @@ def test_a_cache_that_others_can_write_to_is_not_used(
     data = prepared(folder)  # scanned: the notice is said there, and only once
     cached = {"world": World(), "open_cache": open_cache}
     loaders = build_loaders(config, data, image_format=COLOUR, **cached)
-    assert loaders.notes == [] and len(list(loaders.training)) > 0
+    assert loaders.notes == [] and len(list(loaders.training.loader)) > 0
     assert list((tmp_path / "unet_ddp").iterdir()) == []
     assert capsys.readouterr().err.count("not used as cache") == 1
 
@@ -454,7 +480,7 @@ def test_reading_processes_are_ended_but_for_a_fault(error: Exception | None, cl
     parts: list[Any] = [Closing(), Closing()]
     sampler = TrainingSampler(1, 1, rank=0, size=1, seed=0)
     try:
-        with Loaders(parts[0], sampler, parts[1], []):
+        with Loaders(TrainingBatches(parts[0], sampler, 1), parts[1], []):
             if error is not None:
                 raise error
     except (UserError, RuntimeError) as raised:

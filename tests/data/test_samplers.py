@@ -25,6 +25,11 @@ def test_every_world_takes_the_same_global_batches(size: int) -> None:
             assert list(sampler) == mine[12 // size :] and len(sampler) == 12 // size
             sampler.start_at(epoch, 2)
             assert list(sampler) == [] and len(sampler) == 0
+            sampler.start_at(epoch, 1, last=epoch + 2)
+            several = list(sampler)
+            assert several[: 12 // size] == mine[12 // size :] and len(several) == len(sampler)
+            sampler.start_at(epoch + 1, 0, last=epoch + 2)
+            assert list(sampler) == several[12 // size :] and len(sampler) == 48 // size
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])

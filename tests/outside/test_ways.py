@@ -13,11 +13,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 from tests.notebooks import run_notebook
 from tests.outside.test_outside import BY_PATH, PATHS, SETTINGS, Place
 from tests.ranks import ROOT, TORCHRUN, TRAIN, python
+
+nbclient = pytest.importorskip("nbclient.exceptions", reason="nbclient is not installed")
 
 pytestmark = [pytest.mark.thorough, pytest.mark.processes]
 
@@ -134,7 +135,7 @@ def by_notebook(place: Place, name: str, processes: int, part: str) -> None:
     if part != "killed":
         run_notebook(place.folder, *cells, PYTHONPATH=search_path(place))
         return
-    with pytest.raises(DeadKernelError if processes == 1 else CellExecutionError):
+    with pytest.raises(nbclient.DeadKernelError if processes == 1 else nbclient.CellExecutionError):
         run_notebook(place.folder, *cells, PYTHONPATH=search_path(place))
 
 

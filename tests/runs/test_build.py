@@ -162,7 +162,7 @@ def test_the_first_weights_depend_on_the_seed_alone() -> None:
 
 def test_the_state_is_that_of_the_settings() -> None:
     _, loaders, state = build_run(with_options(ema=0.75, weight_decay=0.3))
-    assert loaders.sampler.steps == state.steps_per_epoch == 3  # 6 images
+    assert loaders.training.sampler.steps == state.steps_per_epoch == 3  # 6 images
     schedule = state.schedule
     assert (schedule.highest, schedule.steps, schedule.warmup) == (0.1, 9, 0.1)
     assert state.optimizer.defaults["weight_decay"] == 0.3 and state.optimizer.defaults["fused"]

@@ -123,7 +123,8 @@ def open_tracker(
         data=DataConfig(scale=scale, crop_size=crop_size),
         launch=LaunchConfig(**launch),
     )
-    loaders: Any = SimpleNamespace(sampler=SimpleNamespace(per_step=3), validation=None)
+    training = SimpleNamespace(sampler=SimpleNamespace(per_step=3))
+    loaders: Any = SimpleNamespace(training=training, validation=None)
     data = data or make_data()
     state = state or make_state()
     errors = [] if errors is None else errors

@@ -9,9 +9,12 @@ from typing import Any
 
 import cv2
 import numpy as np
-import rasterio
+import pytest
 import tifffile
 from PIL import Image
+
+rasterio = pytest.importorskip("rasterio", reason="the extra geo is not installed")
+
 
 Array = np.ndarray
 Draw = np.random.Generator

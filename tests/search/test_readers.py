@@ -12,7 +12,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-import rasterio
 import tifffile
 
 from tests.reading import read_header, read_image
@@ -24,6 +23,8 @@ from unet_ddp.data.matching import Report
 from unet_ddp.data.readers.base import DTYPES, ImageFormat, storage_dtype
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
+
+rasterio = pytest.importorskip("rasterio", reason="the extra geo is not installed")
 
 # What the program ignores too: Pillow finds no EXIF in a BigTIFF that has none.
 pytestmark = pytest.mark.filterwarnings("ignore:Corrupt EXIF data")

@@ -158,10 +158,9 @@ def train_one_epoch(run: Run) -> None:
     """Take the steps of the rest of an epoch, until its end or until all ranks stop."""
     state, tracker, stop, options = run.state, run.tracker, run.stop, run.config.optimization
     tracker.begin_epoch(state)
-    run.loaders.sampler.start_at(state.epoch, state.step)
     # Two steps ahead: an unreadable file on one rank is known to all before the step that needs it.
     batches = Prefetcher(
-        run.loaders.training,
+        run.loaders.training.of_epoch(state.epoch, state.step),
         ahead=2 * options.accumulate,
         device=state.precision.device,
         on_error=stop.request_stop,

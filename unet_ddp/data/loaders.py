@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from multiprocessing.queues import Queue
 from typing import Any
 
@@ -75,6 +76,7 @@ class SampleLoader:
         if workers == 0:
             _limit_threads()
         self.dataset = dataset
+        self.batch_size = batch_size
         self.unbatch = unbatch
         self._loader: DataLoader[Any] = DataLoader(
             **how_to_read(dataset, sampler, batch_size=batch_size, workers=workers),
@@ -149,19 +151,43 @@ def how_to_read(
     }
 
 
+class TrainingBatches:
+    """This rank's batches to train on, epoch by epoch, from any step on.
+
+    The reading processes go on with the next epoch while the last steps of one are computed, and during
+    validation and the save: a pass over a few images would take longer to begin than to compute.
+
+    `epochs` is the number of the whole run's.
+    """
+
+    def __init__(self, loader: SampleLoader, sampler: TrainingSampler, epochs: int) -> None:
+        self.loader, self.sampler = loader, sampler
+        self._last = epochs - 1
+        self._next: tuple[int, int] | None = None  # epoch and step at which `_batches` go on
+        self._batches: Iterator[Sample] = iter(())
+
+    def of_epoch(self, epoch: int, step: int) -> Iterator[Sample]:
+        """Yield the batches of the rest of an epoch, all of which are taken, or the run ends."""
+        if self._next != (epoch, step):
+            self.sampler.start_at(epoch, step, last=max(epoch, self._last))
+            self._batches = iter(self.loader)
+        self._next = (epoch + 1, 0) if epoch < self._last else None
+        left = (self.sampler.steps - step) * self.sampler.per_step
+        return islice(self._batches, left // self.loader.batch_size)
+
+
 @dataclass(frozen=True)
 class Loaders(AbstractContextManager["Loaders"]):
     """This rank's loaders; leaving the context ends their reading processes."""
 
-    training: SampleLoader
-    sampler: TrainingSampler  # of `training`; it can start at any step
+    training: TrainingBatches
     validation: SampleLoader | None  # None if no images are kept for validation
     notes: list[str]  # lines for the user
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and not isinstance(error, UserError):
             return  # a reading process that hangs would be waited for
-        self.training.close()
+        self.training.loader.close()
         if self.validation is not None:
             self.validation.close()
 
@@ -205,7 +231,8 @@ def build_loaders(
         validation = load(images, own, batch_size=batch_size, unbatch=True)
     keep_in_memory([training, images], data.most_pixels, world)
     loader = load(training, sampler, batch_size=options.batch_size)
-    return Loaders(loader, sampler, validation, notes)
+    batches = TrainingBatches(loader, sampler, options.epochs)
+    return Loaders(batches, validation, notes)
 
 
 def keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: World) -> None:

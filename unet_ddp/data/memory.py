@@ -21,7 +21,10 @@ from unet_ddp.distributed.hosts import host_id
 from unet_ddp.distributed.world import World
 
 UNUSED_DAYS = 30  # after which a file of a cache is removed
-_SIZE = struct.Struct("<2Q")  # height and width; 0 for a sample that is not there yet
+_HEADER = struct.Struct(
+    "<3Q"
+)  # height and width, 0 for a sample that is not there yet; sum of its words
+_WORD = np.dtype(np.uint64)
 
 
 Arrays = tuple[Pixels, NDArray[Any]]
@@ -65,11 +68,16 @@ def unpack(stored: Any, image_format: ImageFormat, size: Size, first: int, num_i
     return image.reshape(*size, channels), ids.reshape(size)
 
 
+def _padded(size: int) -> int:
+    """Return a size in bytes, rounded up to whole words."""
+    return -(-size // _WORD.itemsize) * _WORD.itemsize
+
+
 class SampleMemory:
     """Samples that are decoded and scaled once, shared by the ranks of a machine and what they fork.
 
-    No locks are needed: a process reads what another has written only in a later epoch. An epoch's keys
-    are given out once the batches of the one before have arrived on all ranks.
+    No locks are needed: a sample that another process is still writing does not have its sum yet, and is
+    decoded again. Two that write the same sample write the same bytes.
 
     Args:
         memory: of `needed` bytes, all 0; see `share_memory`.
@@ -88,21 +96,28 @@ class SampleMemory:
     @staticmethod
     def needed(count: int, image_format: ImageFormat, *, pixels: int, num_ids: int) -> int:
         """Return the bytes that `count` samples of up to `pixels` need."""
-        return count * (_SIZE.size + image_format.bytes_with_mask(1, pixels, id_bytes(num_ids)))
+        return count * (
+            _HEADER.size + _padded(image_format.bytes_with_mask(1, pixels, id_bytes(num_ids)))
+        )
 
     def load(self, row: int, pair: Pair, decode: Callable[[Pair], Arrays]) -> Arrays:
         """Return a copy of the sample, which is decoded the first time."""
         place = row * self._slot
-        first = place + _SIZE.size
-        height, width = _SIZE.unpack_from(self._memory, place)
-        if height * width:  # another process may be writing them
-            image, ids = unpack(self._memory, self._format, (height, width), first, self._num_ids)
-            return image.copy(), ids.copy()
+        first = place + _HEADER.size
+        height, width, total = _HEADER.unpack_from(self._memory, place)
+        if height * width:
+            used = self._format.bytes_with_mask(height, width, id_bytes(self._num_ids))
+            count = _padded(used) // _WORD.itemsize
+            words = np.frombuffer(self._memory, _WORD, count, first).copy()
+            if int(words.sum()) == total:  # modulo 2**64
+                return unpack(words, self._format, (height, width), 0, self._num_ids)
         image, ids = decode(pair)
         stored = image.tobytes() + ids.tobytes()
-        if len(stored) <= self._slot - _SIZE.size:  # not a file that grew since the scan
+        stored += bytes(_padded(len(stored)) - len(stored))
+        if len(stored) <= self._slot - _HEADER.size:  # not a file that grew since the scan
             self._memory[first : first + len(stored)] = stored
-            _SIZE.pack_into(self._memory, place, *ids.shape)
+            total = int(np.frombuffer(stored, _WORD).sum())
+            _HEADER.pack_into(self._memory, place, *ids.shape, total)
         return image, ids
 
 

@@ -18,7 +18,7 @@ _AT_ONCE = 4096  # indices that are Python's at a time
 
 
 class TrainingSampler(DistributedSampler[Key]):
-    """This rank's keys of an epoch, from any step on.
+    """This rank's keys from any step on, to the end of an epoch or of some after it.
 
     Step k takes the same global batch on any number of ranks: torch's DistributedSampler deals a
     permutation of (seed, epoch) to the ranks one by one. Images left over from the last whole
@@ -32,6 +32,7 @@ class TrainingSampler(DistributedSampler[Key]):
         super().__init__(range(count), size, rank, seed=seed, drop_last=True)  # type: ignore[arg-type]
         self.per_step = per_step
         self.first_step = 0
+        self.last_epoch = 0  # of a pass
         self.steps = count // (per_step * size)  # of the optimizer in a whole epoch
         if self.steps == 0:
             raise UserError(
@@ -39,23 +40,32 @@ class TrainingSampler(DistributedSampler[Key]):
                 f"{count_of(size, 'process')}), but there are {count} to train on; use a smaller one"
             )
 
-    def start_at(self, epoch: int, step: int) -> None:
-        """Make the next pass begin at `step` of `epoch`: index arithmetic, nothing is replayed."""
+    def start_at(self, epoch: int, step: int, *, last: int | None = None) -> None:
+        """Make the next pass begin at `step` of `epoch`: index arithmetic, nothing is replayed.
+
+        It ends with the epoch `last` (default: with `epoch`).
+        """
         self.set_epoch(epoch)
         self.first_step = step
+        self.last_epoch = epoch if last is None else last
 
     def __iter__(self) -> Iterator[Key]:
-        # torch's own iterator makes lists, of 36 bytes for each image of the whole set
-        draw = torch.Generator().manual_seed(self.seed + self.epoch)
-        order = torch.randperm(len(self.dataset), generator=draw)  # type: ignore[arg-type]
-        order = order[self.rank : self.total_size : self.num_replicas]
-        mine = order[self.first_step * self.per_step : self.steps * self.per_step]
-        for indices in torch.split(mine, _AT_ONCE):
-            for index in indices.tolist():
-                yield self.epoch, index
+        step = self.first_step
+        for epoch in range(self.epoch, self.last_epoch + 1):
+            # torch's own iterator makes lists, of 36 bytes for each image of the whole set
+            draw = torch.Generator().manual_seed(self.seed + epoch)
+            order = torch.randperm(len(self.dataset), generator=draw)  # type: ignore[arg-type]
+            order = order[self.rank : self.total_size : self.num_replicas]
+            for indices in torch.split(
+                order[step * self.per_step : self.steps * self.per_step], _AT_ONCE
+            ):
+                for index in indices.tolist():
+                    yield epoch, index
+            step = 0
 
     def __len__(self) -> int:
-        return (self.steps - self.first_step) * self.per_step
+        epochs = self.last_epoch - self.epoch + 1
+        return (epochs * self.steps - self.first_step) * self.per_step
 
 
 class ScoringSampler(Sampler[Key]):

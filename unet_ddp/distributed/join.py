@@ -82,7 +82,7 @@ def _open_groups(
     timeout = 2 * patience
     dist.init_process_group("nccl", timeout=timeout, device_id=device, **place)
     separate_statistics(dist.new_group(timeout=timeout))
-    is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == str(size)  # not if it is only assumed
+    is_one_machine = size == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(size)  # not if assumed
     if is_one_machine or _all_reachable(store, rank, size):
         return dist.new_group(backend="gloo", timeout=patience)
     return None

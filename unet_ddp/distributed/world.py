@@ -154,8 +154,10 @@ class _Sum(torch.autograd.Function):
 def _add_up(values: Tensor, group: Any = None) -> Tensor:
     """Add up `values` over all ranks in place, and return them; a GPU's host does not wait."""
     with record_function("all-reduce"):
-        work = dist.all_reduce(values, group=group, async_op=values.device.type == "cpu")
-        if work is not None:
+        if values.device.type != "cpu":
+            dist.all_reduce(values, group=group)  # compiled, it does not return None
+        else:
+            work = dist.all_reduce(values, group=group, async_op=True)
             # A sleeping core takes longer to wake up than a small sum takes: a tenth of a step in all.
             until = time.perf_counter() + _SPIN
             while not work.is_completed() and time.perf_counter() < until:

@@ -161,7 +161,7 @@ def build_state(
     parts: RunParts,
 ) -> TrainState:
     """Return the network with the weights it starts from, and the state of its training."""
-    options, steps = config.optimization, loaders.sampler.steps
+    options, steps = config.optimization, loaders.training.sampler.steps
     _check_patience(options, data)
     network, twin = build_weights(config, spec, data, resumed, world)
     frozen = freeze_encoder(network) if options.freeze == "encoder" else []
@@ -227,7 +227,7 @@ def build_metadata(
         **({"moved": list(data.split.moved)} if data.split.moved else {}),
         "files": measure_files(data.split),
         "crop_size": list(data.crop_size) if data.crop_size else None,
-        "images_per_step": loaders.sampler.per_step * world.size,
+        "images_per_step": loaders.training.sampler.per_step * world.size,
         "world_size": world.size,
     }
 
@@ -238,7 +238,7 @@ def describe_run(
     """Return lines for the user: the network, the run, and a device that was never tried."""
     options = config.optimization
     count = sum(parameter.numel() for parameter in state.network.parameters())
-    images = loaders.sampler.per_step * world.size
+    images = loaders.training.sampler.per_step * world.size
     batches = f"{options.batch_size} on each of {count_of(world.size, 'process')}"
     if options.accumulate > 1:
         batches += f", {options.accumulate} times"

@@ -43,7 +43,7 @@ class RunBuilder:
             config, self.data, image_format=pixels, world=self.world, open_cache=open_cache
         )
         if self.state is not None:
-            self.state.schedule = new_schedule(config.optimization, loaders.sampler.steps)
+            self.state.schedule = new_schedule(config.optimization, loaders.training.sampler.steps)
             return self.state, loaders
         with explain_out_of_memory(config, self.world, "building"):
             self.state = build_state(

@@ -75,7 +75,7 @@ class Tracker:
         )
         self._world, self._device = world, world.device
         self._class_names = data.labels.class_names
-        self._images_per_step = loaders.sampler.per_step * world.size
+        self._images_per_step = loaders.training.sampler.per_step * world.size
         self._steps, self._waited = 0, 0.0  # of this epoch: steps, seconds waiting for data
         self._began = self._refreshed = self._last = time.perf_counter()
         self._writers: list[Any] = []

@@ -180,8 +180,9 @@ def restore_unless(is_finite: Tensor, snapshot: Snapshot) -> None:
 
 
 def seed_all(seed: int) -> None:
-    """Seed torch's generator, and those by which a network of the user's own may skip a layer."""
-    torch.manual_seed(seed)
+    """Seed torch's generators, and those by which a network of the user's own may skip a layer."""
+    for generator in (torch.default_generator, *torch.cuda.default_generators):
+        generator.manual_seed(seed)  # torch.manual_seed looks for six kinds of devices, each time
     random.seed(seed)
     np.random.seed(seed % 2**32)
 

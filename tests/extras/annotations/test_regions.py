@@ -6,10 +6,11 @@ from itertools import product
 
 import numpy as np
 import pytest
-from pycocotools import mask as coco_mask
 
 from unet_ddp.extras.annotations import regions
 from unet_ddp.extras.annotations.regions import fill
+
+coco_mask = pytest.importorskip("pycocotools.mask", reason="pycocotools is not installed")
 
 
 def draw(points: object, size: tuple[int, int] = (6, 8)) -> str:

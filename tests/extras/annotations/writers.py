@@ -19,14 +19,16 @@ from typing import Any
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
+import pytest
 import yaml
 from numpy.typing import NDArray
 from PIL import Image
-from pycocotools import mask as coco_mask
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.extras.outputs.annotations import join_rings
 from unet_ddp.extras.outputs.polygons import polygons
+
+coco_mask = pytest.importorskip("pycocotools.mask", reason="pycocotools is not installed")
 
 Mask = NDArray[np.bool_]
 Objects = Mapping[str, Sequence[tuple[str, Mask]]]  # by image

@@ -101,7 +101,14 @@ def test_ten_steps_are_measured_after_three(
 def test_a_run_that_ends_early_shows_what_was_measured(profiler: Any, lines: list[str]) -> None:
     take_steps(profiler, 5)
     profiler.close()
-    assert lines[0].startswith("profile of 3 steps, ")  # with the one begun
+    assert lines[0].startswith("profile of 2 steps, ")  # without the one begun
+
+
+def test_a_run_of_no_measured_step_says_so(profiler: Any, lines: list[str], tmp_path: Path) -> None:
+    take_steps(profiler, 3)
+    profiler.close()
+    assert lines == ["profile: none, as the run had 3 steps; the first 3 are not measured"]
+    assert not (tmp_path / "profile.json").exists()
 
 
 @pytest.mark.parametrize("error", [OSError, RuntimeError])

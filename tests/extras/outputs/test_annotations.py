@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from pycocotools.coco import COCO
 
 from tests.extras.annotations.test_readers import blob
 from tests.prediction.outputs.writing import image_files, make, merge, predicted
@@ -21,6 +20,8 @@ from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.outputs.annotations import CocoFile, open_annotations
+
+COCO = pytest.importorskip("pycocotools.coco", reason="pycocotools is not installed").COCO
 
 LABELS = Labels((0, 7, 9), names=("nothing", "car", "träe"))
 Ids = NDArray[np.uint8]

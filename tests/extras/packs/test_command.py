@@ -111,9 +111,9 @@ def loaded(config: DataConfig, world: World, *, epoch: int = 0, step: int = 0) -
     run = replace(run, launch=replace(run.launch, workers=0))
     run = replace(run, optimization=replace(run.optimization, batch_size=4 // world.size))
     loaders = build_loaders(run, data, image_format=data.format, world=world, open_cache=None)
-    loaders.sampler.start_at(epoch, step)
+    loaders.training.sampler.start_at(epoch, step)
     with loaders:
-        return [*loaders.training, *(loaders.validation or [])]
+        return [*loaders.training.loader, *(loaders.validation or [])]
 
 
 def is_same(one: Sample, other: Sample) -> bool:

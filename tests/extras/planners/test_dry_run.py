@@ -28,9 +28,13 @@ class Loaders:
 
     def __init__(self) -> None:
         self.begun: list[tuple[int, int]] = []
-        self.sampler = SimpleNamespace(start_at=lambda *at: self.begun.append(at), steps=2)
-        self.training: Any = [make_batch(number) for number in range(2)]
+        self.batches: Any = [make_batch(number) for number in range(2)]
+        self.training = SimpleNamespace(of_epoch=self.of_epoch, sampler=SimpleNamespace(steps=2))
         self.validation = [make_batch(9, count=1)] * 40
+
+    def of_epoch(self, epoch: int, step: int) -> Iterator[Sample]:
+        self.begun.append((epoch, step))
+        return iter(self.batches)
 
 
 def flattened(content: Any) -> list[Any]:
@@ -68,7 +72,7 @@ def test_batches_of_two_steps_are_read_ahead(accumulate: int) -> None:
             read.append(number)
             yield make_batch(number)
 
-    loaders.training = batches()
+    loaders.batches = batches()
     next(take_dry_steps(state, loaders, OptimizationConfig(accumulate=accumulate)))
     assert len(read) == 3 * accumulate  # of the step that was taken, too
 
@@ -78,7 +82,7 @@ def test_a_dry_step_is_the_run_s_own_step() -> None:
     dry, real, free = (make_state(steps=2) for _ in range(3))
     next(take_dry_steps(dry, Loaders(), OptimizationConfig(accumulate=2, clip=0.01)))
     for state, clip in ((real, 0.01), (free, 0.0)):
-        next(train_steps(state, iter(Loaders().training), accumulate=2, clip=clip))
+        next(train_steps(state, iter(Loaders().batches), accumulate=2, clip=clip))
     assert flattened(dry.state_dict()) == flattened(real.state_dict())
     assert flattened(dry.state_dict()) != flattened(free.state_dict())
 

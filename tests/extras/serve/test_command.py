@@ -203,6 +203,7 @@ def test_a_signal_ends_it_once_all_that_wait_are_answered(
         half.close()
     assert process.returncode == 0
     statuses = re.findall(r"^\S+ \S+ 127\.0\.0\.1 POST /predict (\d+) ", log, flags=re.M)
-    assert sorted(statuses) == ["200"] * 8 + ["408", "413", "499"]
+    late = {"408", "503"} & {*statuses}  # of the half: was it begun before the signal arrived?
+    assert sorted(statuses) == sorted(["200"] * 8 + ["413", "499", *late]) and len(late) == 1
     assert log.count("\n") == len(statuses)
     assert [*(tmp_path / "temporary").iterdir()] == []

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from tests.conftest import data_flags, make_set
 from tests.extras.report.test_compare import HEADING, write_run
@@ -28,6 +27,8 @@ from unet_ddp.extras.tune import command as tune
 from unet_ddp.extras.tune import trainings
 from unet_ddp.extras.tune.command import Search, TuneConfig, main, parse_space, plan_rungs
 from unet_ddp.extras.tune.trainings import as_argv
+
+optuna = pytest.importorskip("optuna.distributions", reason="the extra tune is not installed")
 
 VARY = ["--vary", "learning_rate=1e-4..1e-1", "width=2,3"]
 ARGV = [*VARY, "--epochs", "9", "--seed", "5", "--nodata", "nan"]
@@ -113,12 +114,15 @@ def test_flags_give_the_configuration() -> None:
 @pytest.mark.parametrize(
     ("word", "drawn"),
     [
-        ("learning_rate=1e-4..1e-2", FloatDistribution(1e-4, 1e-2, log=True)),
-        ("learning-rate=0.01..0.1", FloatDistribution(0.01, 0.1, log=True)),
-        ("learning_rate=0.01..0.09", FloatDistribution(0.01, 0.09)),  # of one order of magnitude
-        ("width=2..20", IntDistribution(2, 20, log=True)),
-        ("width=2..19", IntDistribution(2, 19)),
-        ("class_weights=1 2,2 1", CategoricalDistribution(["1 2", "2 1"])),
+        ("learning_rate=1e-4..1e-2", optuna.FloatDistribution(1e-4, 1e-2, log=True)),
+        ("learning-rate=0.01..0.1", optuna.FloatDistribution(0.01, 0.1, log=True)),
+        (
+            "learning_rate=0.01..0.09",
+            optuna.FloatDistribution(0.01, 0.09),
+        ),  # of one order of magnitude
+        ("width=2..20", optuna.IntDistribution(2, 20, log=True)),
+        ("width=2..19", optuna.IntDistribution(2, 19)),
+        ("class_weights=1 2,2 1", optuna.CategoricalDistribution(["1 2", "2 1"])),
     ],
 )
 def test_ranges_and_lists_are_what_is_drawn_from(word: str, drawn: Any) -> None:

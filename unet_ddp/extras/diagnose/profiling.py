@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.profiler import profile, schedule
 
+from unet_ddp.errors import count_of
 from unet_ddp.files import replacing
 from unet_ddp.runs.ending import Ending
 from unet_ddp.runs.writers import RunInfo
@@ -30,20 +32,34 @@ class StepProfile:
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         self._path, self._log = run.folder / "profile.json", run.log
         self._device = run.state.precision.device
+        self._steps = 0
         steps = schedule(wait=_SKIPPED - 1, warmup=1, active=_STEPS, repeat=1)
         self._profiler = profile(schedule=steps, on_trace_ready=self._finish)
         self._profiler.start()
 
     def step(self, report: StepReport, done: int) -> None:
         """Count a step."""
-        self._profiler.step()
+        self._steps += 1
+        with warnings.catch_warnings():  # of torch 2.11, that the first steps are not in the trace
+            warnings.filterwarnings("ignore", "Profiler clears events")
+            self._profiler.step()
 
     def close(self, ending: Ending | None = None) -> None:
         """Log what was measured, if it is not yet."""
         self._profiler.stop()
 
     def _finish(self, profiler: Any) -> None:
-        for line in summarise(profiler.key_averages(), self._device):
+        if self._steps <= _SKIPPED:
+            steps = count_of(self._steps, "step")
+            self._log(
+                f"profile: none, as the run had {steps}; the first {_SKIPPED} are not measured"
+            )
+            return
+        events = sorted(profiler.events(), key=lambda event: event.time_range.start)
+        steps = [event for event in events if event.key.startswith("ProfilerStep")]
+        for begun in steps[self._steps - _SKIPPED :]:  # the end of a run that has no more steps
+            events.remove(begun)
+        for line in summarise(events, self._device):
             self._log(line)
         try:
             with replacing(self._path, durable=True) as temporary:
@@ -54,7 +70,7 @@ class StepProfile:
 
 
 def summarise(events: Iterable[Any], device: torch.device) -> list[str]:
-    """Return lines with the time of each part of a step, from the profiler's averages."""
+    """Return lines with the time of each part of a step, from the profiler's events."""
     steps, found = 0, dict.fromkeys((*_PARTS, "all-reduce", "total"), 0.0)
     for event in events:
         if event.device_type != torch.autograd.DeviceType.CPU:

@@ -45,9 +45,8 @@ def take_dry_steps(
         raise error
 
     while True:
-        loaders.sampler.start_at(state.epoch, 0)
         batches = Prefetcher(
-            loaders.training,
+            loaders.training.of_epoch(state.epoch, 0),
             ahead=2 * options.accumulate,
             device=state.precision.device,
             on_error=fail,
