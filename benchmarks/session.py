@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 
@@ -82,10 +83,11 @@ def new_session(
         grouped: in a process group of one, so that agreeing on signals is a collective.
         size: (width, height) of the images.
     """
-    if grouped:
-        os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
-    with tempfile.TemporaryDirectory() as home:
+    place = dict.fromkeys(("RANK", "LOCAL_RANK"), "0")
+    place |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "1")
+    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    whole = mock.patch.dict(os.environ, place if grouped else {})
+    with whole, tempfile.TemporaryDirectory() as home:
         os.environ["XDG_CACHE_HOME"] = home
         data_flags = make_images(Path(home) / "data", images, size)
         with open_session([*data_flags, "--checkpoints", f"{home}/run", *flags]) as session:

@@ -284,7 +284,7 @@ def test_training_images_are_augmented_by_the_seed_and_validation_s_are_not(fold
             iter(
                 build_loaders(
                     config, data, image_format=COLOUR, world=world, open_cache=None
-                ).training
+                ).training.loader
             )
         )
         for config in (
@@ -334,7 +334,7 @@ def test_whole_images_must_have_one_size_and_crops_need_not(folder: Path) -> Non
         data = prepared(folder, crop_size=crop_size, one_size=None)
         training = build_loaders(
             configured(), data, image_format=COLOUR, world=World(), open_cache=None
-        ).training
+        ).training.loader
         try:
             assert (len(list(training)) == 3) == is_fine
         except UserError as error:

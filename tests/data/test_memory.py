@@ -95,16 +95,18 @@ def test_samples_of_any_size_and_type_come_back(dtype: str) -> None:
 
 def test_a_sample_that_is_still_being_written_is_decoded(rng: np.random.Generator) -> None:
     """Any word may be missing when the header can be read: processors that reorder writes exist."""
-    memory = make_memory(2, ImageFormat(3), pixels=35)
+    needed = SampleMemory.needed(2, ImageFormat(3), pixels=35, num_ids=2)
+    (shared,) = share_memory([needed], World())
+    memory = SampleMemory(shared, ImageFormat(3), pixels=35, num_ids=2)
     sample = rng.integers(1, 255, (5, 7, 3), np.uint8), rng.integers(1, 9, (5, 7), np.uint8)
     memory.load(1, PAIR, lambda pair: sample)
-    whole = bytes(memory._memory)
+    whole = bytes(shared)
     slot = len(whole) // 2
     for first in range(slot + 24, slot + 24 + 140, 8):
-        memory._memory[first : first + 8] = bytes(8)
+        shared[first : first + 8] = bytes(8)
         image, ids = memory.load(1, PAIR, lambda pair: sample)
         assert np.array_equal(image, sample[0]) and np.array_equal(ids, sample[1])
-        assert bytes(memory._memory) == whole  # written again
+        assert bytes(shared) == whole  # written again
 
 
 def test_a_file_that_grew_since_the_scan_is_read_each_time() -> None:

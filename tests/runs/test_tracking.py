@@ -321,7 +321,7 @@ def test_a_profile_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     with open_tracker(tmp_path, profile=True) as tracker:
         for step in range(5):
             tracker.step(report(), step, waited=0.0)
-    assert capsys.readouterr().out.startswith("profile of 3 steps, ")
+    assert capsys.readouterr().out.startswith("profile of 2 steps, ")
     assert (tmp_path / "profile.json").exists()
 
 

@@ -50,10 +50,8 @@ class StepProfile:
 
     def _finish(self, profiler: Any) -> None:
         if self._steps <= _SKIPPED:
-            steps = count_of(self._steps, "step")
-            self._log(
-                f"profile: none, as the run had {steps}; the first {_SKIPPED} are not measured"
-            )
+            had = count_of(self._steps, "step")
+            self._log(f"profile: none, as the run had {had}; the first {_SKIPPED} are not measured")
             return
         events = sorted(profiler.events(), key=lambda event: event.time_range.start)
         steps = [event for event in events if event.key.startswith("ProfilerStep")]
