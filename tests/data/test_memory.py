@@ -102,7 +102,7 @@ def test_a_sample_that_is_still_being_written_is_decoded(rng: np.random.Generato
     memory.load(1, PAIR, lambda pair: sample)
     whole = bytes(shared)
     slot = len(whole) // 2
-    for first in range(slot + 24, slot + 24 + 140, 8):
+    for first in range(slot + 32, slot + 32 + 140, 8):
         shared[first : first + 8] = bytes(8)
         image, ids = memory.load(1, PAIR, lambda pair: sample)
         assert np.array_equal(image, sample[0]) and np.array_equal(ids, sample[1])

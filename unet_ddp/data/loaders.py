@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from multiprocessing.queues import Queue
 from typing import Any
 
@@ -24,7 +23,7 @@ from unet_ddp.data.masks import Size
 from unet_ddp.data.memory import DiskStore, SampleMemory, share_memory
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import own_readers, use_own_readers
-from unet_ddp.data.samplers import Key, ScoringSampler, TrainingSampler
+from unet_ddp.data.samplers import Key, ScoringSampler, TrainingBatches, TrainingSampler
 from unet_ddp.distributed.device import free_memory
 from unet_ddp.distributed.sockets import make_room_for_sockets
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
@@ -151,31 +150,6 @@ def how_to_read(
     }
 
 
-class TrainingBatches:
-    """This rank's batches to train on, epoch by epoch, from any step on.
-
-    The reading processes go on with the next epoch while the last steps of one are computed, and during
-    validation and the save: a pass over a few images would take longer to begin than to compute.
-
-    `epochs` is the number of the whole run's.
-    """
-
-    def __init__(self, loader: SampleLoader, sampler: TrainingSampler, epochs: int) -> None:
-        self.loader, self.sampler = loader, sampler
-        self._last = epochs - 1
-        self._next: tuple[int, int] | None = None  # epoch and step at which `_batches` go on
-        self._batches: Iterator[Sample] = iter(())
-
-    def of_epoch(self, epoch: int, step: int) -> Iterator[Sample]:
-        """Yield the batches of the rest of an epoch, all of which are taken, or the run ends."""
-        if self._next != (epoch, step):
-            self.sampler.start_at(epoch, step, last=max(epoch, self._last))
-            self._batches = iter(self.loader)
-        self._next = (epoch + 1, 0) if epoch < self._last else None
-        left = (self.sampler.steps - step) * self.sampler.per_step
-        return islice(self._batches, left // self.loader.batch_size)
-
-
 @dataclass(frozen=True)
 class Loaders(AbstractContextManager["Loaders"]):
     """This rank's loaders; leaving the context ends their reading processes."""
@@ -231,8 +205,7 @@ def build_loaders(
         validation = load(images, own, batch_size=batch_size, unbatch=True)
     keep_in_memory([training, images], data.most_pixels, world)
     loader = load(training, sampler, batch_size=options.batch_size)
-    batches = TrainingBatches(loader, sampler, options.epochs)
-    return Loaders(batches, validation, notes)
+    return Loaders(TrainingBatches(loader, sampler, options.epochs), validation, notes)
 
 
 def keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: World) -> None:

@@ -21,10 +21,7 @@ from unet_ddp.distributed.hosts import host_id
 from unet_ddp.distributed.world import World
 
 UNUSED_DAYS = 30  # after which a file of a cache is removed
-_HEADER = struct.Struct(
-    "<3Q"
-)  # height and width, 0 for a sample that is not there yet; sum of its words
-_WORD = np.dtype(np.uint64)
+_HEADER = struct.Struct("<4Q")  # height, width, number of words, their sum; 0 for no sample yet
 
 
 Arrays = tuple[Pixels, NDArray[Any]]
@@ -68,11 +65,6 @@ def unpack(stored: Any, image_format: ImageFormat, size: Size, first: int, num_i
     return image.reshape(*size, channels), ids.reshape(size)
 
 
-def _padded(size: int) -> int:
-    """Return a size in bytes, rounded up to whole words."""
-    return -(-size // _WORD.itemsize) * _WORD.itemsize
-
-
 class SampleMemory:
     """Samples that are decoded and scaled once, shared by the ranks of a machine and what they fork.
 
@@ -96,28 +88,24 @@ class SampleMemory:
     @staticmethod
     def needed(count: int, image_format: ImageFormat, *, pixels: int, num_ids: int) -> int:
         """Return the bytes that `count` samples of up to `pixels` need."""
-        return count * (
-            _HEADER.size + _padded(image_format.bytes_with_mask(1, pixels, id_bytes(num_ids)))
-        )
+        used = image_format.bytes_with_mask(1, pixels, id_bytes(num_ids)) + 7
+        return count * (_HEADER.size + used // 8 * 8)  # whole words
 
     def load(self, row: int, pair: Pair, decode: Callable[[Pair], Arrays]) -> Arrays:
         """Return a copy of the sample, which is decoded the first time."""
         place = row * self._slot
         first = place + _HEADER.size
-        height, width, total = _HEADER.unpack_from(self._memory, place)
-        if height * width:
-            used = self._format.bytes_with_mask(height, width, id_bytes(self._num_ids))
-            count = _padded(used) // _WORD.itemsize
-            words = np.frombuffer(self._memory, _WORD, count, first).copy()
-            if int(words.sum()) == total:  # modulo 2**64
-                return unpack(words, self._format, (height, width), 0, self._num_ids)
+        height, width, count, total = _HEADER.unpack_from(self._memory, place)
+        words = np.frombuffer(self._memory, np.uint64, count, first).copy()
+        if count and words.sum() == total:  # modulo 2**64
+            return unpack(words, self._format, (height, width), 0, self._num_ids)
         image, ids = decode(pair)
         stored = image.tobytes() + ids.tobytes()
-        stored += bytes(_padded(len(stored)) - len(stored))
+        stored += bytes(-len(stored) % 8)
         if len(stored) <= self._slot - _HEADER.size:  # not a file that grew since the scan
             self._memory[first : first + len(stored)] = stored
-            total = int(np.frombuffer(stored, _WORD).sum())
-            _HEADER.pack_into(self._memory, place, *ids.shape, total)
+            total = np.frombuffer(stored, np.uint64).sum()
+            _HEADER.pack_into(self._memory, place, *ids.shape, len(stored) // 8, total)
         return image, ids
 
 

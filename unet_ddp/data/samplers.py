@@ -1,13 +1,19 @@
-"""Samplers: the images that each rank takes at each step, in training and in scoring."""
+"""Samplers: the images that each rank takes at each step, in training and in scoring; the epochs of a pass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.data import DistributedSampler, Sampler
 
 from unet_ddp.errors import UserError, count_of
+
+if TYPE_CHECKING:
+    from unet_ddp.data.dataset import Sample
+    from unet_ddp.data.loaders import SampleLoader
 
 Key = tuple[int, int]
 """(epoch, index): all that a sample depends on, so that reading processes keep no state."""
@@ -64,8 +70,33 @@ class TrainingSampler(DistributedSampler[Key]):
             step = 0
 
     def __len__(self) -> int:
-        epochs = self.last_epoch - self.epoch + 1
-        return (epochs * self.steps - self.first_step) * self.per_step
+        epochs = self.last_epoch - self.epoch
+        return (epochs * self.steps + self.steps - self.first_step) * self.per_step
+
+
+class TrainingBatches:
+    """This rank's batches to train on, epoch by epoch, from any step on.
+
+    The reading processes go on with the next epoch while the last steps of one are computed, and during
+    validation and the save: a pass over a few images would take longer to begin than to compute.
+
+    `epochs` is the number of the whole run's.
+    """
+
+    def __init__(self, loader: SampleLoader, sampler: TrainingSampler, epochs: int) -> None:
+        self.loader, self.sampler = loader, sampler
+        self._last = epochs - 1
+        self._next: tuple[int, int] | None = None  # epoch and step at which `_batches` go on
+        self._batches: Iterator[Sample] = iter(())
+
+    def of_epoch(self, epoch: int, step: int) -> Iterator[Sample]:
+        """Yield the batches of the rest of an epoch, all of which are taken, or the run ends."""
+        if self._next != (epoch, step):
+            self.sampler.start_at(epoch, step, last=max(epoch, self._last))
+            self._batches = iter(self.loader)
+        self._next = (epoch + 1, 0) if epoch < self._last else None
+        left = (self.sampler.steps - step) * self.sampler.per_step
+        return islice(self._batches, left // self.loader.batch_size)
 
 
 class ScoringSampler(Sampler[Key]):
