@@ -77,8 +77,8 @@ class TrainingSampler(DistributedSampler[Key]):
 class TrainingBatches:
     """This rank's batches to train on, epoch by epoch, from any step on.
 
-    The reading processes go on with the next epoch while the last steps of one are computed, and during
-    validation and the save: a pass over a few images would take longer to begin than to compute.
+    The reading processes go on with the next epoch during an epoch's last steps, validation and save. A new
+    pass for each epoch would first wait for its first batch.
 
     `epochs` is the number of the whole run's.
     """
