@@ -1,4 +1,4 @@
-"""The program `unet-ddp`, and ``python -m unet_ddp``: its commands are found by name (plugins/built_in.py)."""
+"""The program `unet-ddp`, and ``python -m unet_ddp``: its commands are found by name (plugins/built_in/)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from unet_ddp import __version__
 from unet_ddp.distributed.error_line import error_line
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.files.output import survive_lost_output
 from unet_ddp.plugins import find, is_built_in, is_own, list_names
+
+if TYPE_CHECKING:
+    from unet_ddp.plugins.built_in.commands import Command
 
 COMMANDS = {  # the built-in ones by groups: arguments, and what each does
     "Train and predict": {
@@ -75,8 +78,11 @@ def run(name: str, argv: Sequence[str] | None = None) -> int:
         if not (is_built_in("commands", name) or is_own("commands", name)):
             known = ", ".join(name for names in COMMANDS.values() for name in names)
             raise UserError(f"{name}: unknown command; use one of {known}")
-        status: int = _import(name)(argv)
-        return status
+        command = _import(name)
+        given = cast(
+            Sequence[str], argv
+        )  # None for train.py and predict.py, whose functions take it
+        return command(given) or 0
     except (UserError, RunError) as error:
         print(error_line(error), file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
@@ -89,7 +95,7 @@ def run(name: str, argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
-def _import(name: str) -> Callable[[Sequence[str] | None], int]:
+def _import(name: str) -> Command:
     """Return the function of a command.
 
     Raises:
@@ -101,8 +107,7 @@ def _import(name: str) -> Callable[[Sequence[str] | None], int]:
     if before is signal.default_int_handler:  # not under nohup
         signal.signal(signal.SIGINT, _leave)
     try:
-        command: Callable[[Sequence[str] | None], int] = find("commands", name)
-        return command
+        return find("commands", name)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("unet_ddp"):
             raise

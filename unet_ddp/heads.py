@@ -6,7 +6,8 @@ Each kind of labels names its head. A head imports what only training or scoring
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from unet_ddp.config import OptimizationConfig
     from unet_ddp.metrics.counts import Counts
     from unet_ddp.training.losses import SegmentationLoss
+    from unet_ddp.training.state import TrainState
 
 Scores = NDArray[np.float32]
 """(C, rows, width): logits up to a constant per pixel; for background and foreground (1, …), their difference."""
@@ -53,6 +55,18 @@ class Head(Protocol):
 
     def to_logits(self, logarithms: Tensor) -> Tensor:
         """Return logits (N, C, H, W) of what `to_logarithms` returned, or of a mean of it."""
+
+
+class Tuner(Protocol):
+    """Chooses how the best network's predictions are decoded, as SeparationTuner of extras/objects/tuning.py."""
+
+    def tune(
+        self, state: TrainState, counts: Counts, watch: Callable[[Iterator[Any]], Iterable[Any]]
+    ) -> tuple[Labels, float, str]:
+        """Return the labels that decode the state's predictions best, their score and its name.
+
+        All pixels have these `counts`. `watch` passes samples on until the run is to stop.
+        """
 
 
 class Softmax:
@@ -115,5 +129,5 @@ SOFTMAX = Softmax()
 
 def find_head(labels: Labels) -> Head:
     """Return the head of these labels."""
-    head: Head = find("heads", labels.head_name)(labels)
+    head = find("heads", labels.head_name)(labels)
     return head

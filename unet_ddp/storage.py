@@ -25,7 +25,7 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")  # as RFC 3986 has it
 
 
 class Storage(ABC):
-    """The objects at the addresses of a scheme; a path's text is its address.
+    """The objects at the addresses of a scheme, as extras/cloud/storage.py has them; a path's text is its address.
 
     Methods raise a UserError of one line, which names the address.
     """
@@ -101,7 +101,7 @@ def local_file(path: Path) -> Iterator[Path]:
         UserError: the object can't be read; what the block raises, naming the object.
     """
     source = open_address(str(path))  # a path of its own: the copy goes with it
-    copy = Path(os.fspath(source))
+    copy = Path(os.fspath(source))  # downloads it
     try:
         yield copy
     except UserError as error:
@@ -119,7 +119,7 @@ def storage_of(address: Path | str) -> Storage:
     if not is_built_in("storage", scheme) and not is_own("storage", scheme):
         known = ", ".join(f"{each}://" for each in list_names("storage") if each)
         raise UserError(f"{address}: {scheme}:// is not known; use {known} or a path")
-    kind: type[Storage] = find("storage", scheme)
+    kind = find("storage", scheme)
     if kind not in _storages:
         _storages[kind] = kind()
     return _storages[kind]

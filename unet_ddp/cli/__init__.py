@@ -251,7 +251,7 @@ def _typed_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
 # -- limits and rules ----------------------------------------------------------------------
 
 
-def check(config: Any) -> None:
+def check(config: object) -> None:
     """Refuse settings that `check_values`, a rule beside their fields, or the `check` of a class refuses."""
     check_values(config)
     kind = type(config)
@@ -274,7 +274,7 @@ def _join_flags(names: Iterable[str]) -> str:
     return " and ".join(map(as_flag, names))
 
 
-def check_values(config: Any) -> None:
+def check_values(config: object) -> None:
     """Refuse numbers beyond the limit beside their field, and text that no shell has filled in.
 
     It is empty, as an unset variable is, or has a ~ that was not expanded.

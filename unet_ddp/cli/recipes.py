@@ -134,7 +134,7 @@ class Scalar:
         return self.text
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(one: object, other: object) -> bool:
     """Return whether two values of a setting are the same; nan is nan."""
     return bool(one == other or (one != one and other != other))
 

@@ -7,18 +7,19 @@ All processes run this program. `world.on_main(work)` runs `work` on rank 0 and 
 every rank; the run's folder (its files: runs/folder.py) and tracker write and print on rank 0 alone.
 
 Where parts that not all runs need enter this one, in the order of `train`. Those with a star are handed in by this
-file, parts.py and train_parts.py; the others are found by name (plugins/built_in.py):
+file, parts.py and train_parts.py; the others are found by name (plugins/built_in/):
 
     deterministic*          --deterministic
     RunFolder               the copy of a run at s3://, gs://, az://
     open_run*               weights of --load and --encoder-weights
-    resumed.prepare_data    packs and addresses, formats of images, --instances, --palette; --balance*, --scale-jitter*, --overlap*
-    choose_model            networks and losses, own ones too; --encoder-weights*
+    resumed.prepare_data    packs and addresses, formats of images (maps: extras/geo); --balance*, --scale-jitter*;
+                            kinds of labels: --instances, --palette, --overlap*, whose masks a reading process makes
+    choose_model            networks and losses, own ones too; --encoder-weights*; what the kind of labels asks of them
     check_hosts*            several processes: their settings, files and sources are compared
     run_planners            --budget, --batch-size auto, --lr auto
     builder.build           --compile*, --cache*, reading from addresses
     Tracker                 --wandb, --callback, --profile
-    labels.tuner            how objects are told apart
+    labels.tuner            how objects are told apart (extras/objects/tuning.py)
     write_reports*          report.html, samples.png
 """
 
@@ -29,7 +30,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import check_own_code, naming_recipe
@@ -44,7 +44,7 @@ from unet_ddp.distributed.device import cudnn_autotuning, tf32_products
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
-from unet_ddp.heads import find_head
+from unet_ddp.heads import Tuner, find_head
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import build_metadata, choose_model, describe_run
 from unet_ddp.runs.folder import RunFolder
@@ -80,8 +80,7 @@ class Run:
     tracker: Tracker
     stop: StopSignal
     world: World
-    tuner: Any
-    """Chooses how the best network's predictions are decoded; None if nothing is to choose."""
+    tuner: Tuner | None
     limit: int | None
     """Steps at which --stop-after stops it; None for the end of its epochs."""
 

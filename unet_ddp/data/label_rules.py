@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +53,7 @@ class MaskValues:
 def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
     """Return the classes of the data set; the values must be classes, and agree with the flags."""
     for name in called(config, "label_rules"):
-        return cast(Labels, find("label_rules", name)(masks, config))
+        return find("label_rules", name)(masks, config)
     if config.mask_threshold is not None:
         labels = _threshold(masks, config.mask_threshold, config.ignore_index)
     else:

@@ -236,7 +236,7 @@ class Labels(ClassValues):
         return line
 
     def tuner(self, data: Any, world: Any, *, resize_masks: bool) -> Any:
-        """Return what chooses how a run's predictions are decoded, on its PreparedData `data`, if anything."""
+        """Return what chooses how a run's predictions are decoded, on its PreparedData `data`: a `Tuner` or None."""
         return None
 
     def describe_tuning(self) -> list[str]:
@@ -274,5 +274,4 @@ class Labels(ClassValues):
             raise UserError(
                 f"kind: {shorten(kind)}; expected one of {', '.join(BUILT_IN['labels'])}"
             )
-        labels: type[Labels] = find("labels", kind)
-        return from_plain(labels, values)
+        return from_plain(find("labels", kind), values)

@@ -40,6 +40,9 @@ class DiskStore(SampleStore, Protocol):
 
     folder: Path
 
+    def holds(self, pair: Pair) -> bool:
+        """Return whether the sample of a pair is there."""
+
 
 def remove_unused(files: Iterable[Path]) -> None:
     """Remove files of a cache whose time, which is when they were last used, is `UNUSED_DAYS` ago."""

@@ -83,7 +83,7 @@ class Pairs(Sequence[Pair]):
 
     @property
     def storage(self) -> Storage | None:
-        """The storage from which files are fetched to read them; None for files of this machine."""
+        """The storage from which files are fetched to read them: of `RemotePairs`; None for files of this machine."""
         return None
 
     @property

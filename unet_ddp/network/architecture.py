@@ -38,7 +38,7 @@ class Architecture:
 
     @property
     def part(self) -> str:
-        """The name of its function among the networks in plugins/built_in.py."""
+        """The name of its function among the networks in plugins/built_in/."""
         if self.model == "unet" and self.encoder is None:
             return "unet"
         return self.model if is_own("networks", self.model) else "smp"

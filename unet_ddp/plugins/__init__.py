@@ -1,6 +1,6 @@
 """Parts that the core finds by name: it imports none of them, and each is imported when it is named.
 
-`built_in.py` has the parts of this package.
+`built_in` has the parts of this package.
 """
 
 from __future__ import annotations
@@ -10,14 +10,49 @@ import re
 import sys
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from unet_ddp.errors import UserError
 from unet_ddp.plugins.built_in import BUILT_IN
 from unet_ddp.plugins.own import import_own, texts_of
 
+if TYPE_CHECKING:
+    from unet_ddp.data.labels import Labels
+    from unet_ddp.data.pairs import PairKind
+    from unet_ddp.data.readers.base import OpenFile
+    from unet_ddp.plugins.built_in.commands import Command
+    from unet_ddp.plugins.built_in.of_data import LabelRule, MakeHead
+    from unet_ddp.plugins.built_in.of_prediction import MakeOutput, OpenBackend
+    from unet_ddp.plugins.built_in.of_training import MakeFactors, MakeTerm, Planner
+    from unet_ddp.storage import Storage
 
+
+@overload
+def find(point: Literal["labels"], name: str) -> type[Labels]: ...
+@overload
+def find(point: Literal["heads"], name: str) -> MakeHead: ...
+@overload
+def find(point: Literal["readers"], name: str) -> type[OpenFile]: ...
+@overload
+def find(point: Literal["pairs"], name: str) -> type[PairKind]: ...
+@overload
+def find(point: Literal["storage"], name: str) -> type[Storage]: ...
+@overload
+def find(point: Literal["label_rules"], name: str) -> LabelRule: ...
+@overload
+def find(point: Literal["planners"], name: str) -> Planner: ...
+@overload
+def find(point: Literal["losses"], name: str) -> MakeTerm: ...
+@overload
+def find(point: Literal["pixel_factors"], name: str) -> MakeFactors: ...
+@overload
+def find(point: Literal["backends"], name: str) -> OpenBackend: ...
+@overload
+def find(point: Literal["outputs"], name: str) -> MakeOutput: ...
+@overload
+def find(point: Literal["commands"], name: str) -> Command: ...
+@overload
+def find(point: str, name: str) -> Any: ...
 def find(point: str, name: str) -> Any:
     """Return the part `name` of a point: built in, of an installed package, or at `module:attribute`.
 
@@ -26,15 +61,14 @@ def find(point: str, name: str) -> Any:
     Raises:
         UserError: it can't be imported, or there is none of that name.
     """
-    built_in = BUILT_IN[point].get(name)
-    path = built_in or _find_path(point, name)
+    if name in BUILT_IN[point]:
+        return BUILT_IN[point][name]()
+    path = _find_path(point, name)
     if not path:
         raise UserError(
             f"{name}: no installed package has it for unet_ddp.{point}; use MODULE:NAME"
         )
     module, _, attribute = path.partition(":")
-    if built_in:
-        return getattr(import_module(module), attribute)
     try:
         return getattr(import_own(module), attribute)
     except (Exception, SystemExit) as error:

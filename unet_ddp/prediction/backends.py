@@ -111,8 +111,7 @@ def open_model(source: str | Path, device: torch.device, **how: Any) -> LoadedMo
     path = as_path(str(source))
     suffix = path.suffix.lower().removeprefix(".")
     name = suffix if is_built_in("backends", suffix) else "pt"
-    model: LoadedModel = find("backends", name)(path, device, **how)
-    return model
+    return find("backends", name)(path, device, **how)
 
 
 def open_models(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class Mirror:
     """The moments of a run at which its folder calls the mirror, on the main process alone.
 
-    This one does nothing: it is that of a run in a folder of this machine.
+    This one does nothing: it is that of a run in a folder of this machine. extras/cloud/mirror.py has the other.
     """
 
     # Held while the folder writes checkpoints that belong together.

@@ -6,7 +6,6 @@ docs/losses.md has the formulas and their sources.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar, NamedTuple, Protocol
 
 import torch
@@ -70,7 +69,7 @@ class Term(Protocol):
 
 
 class OwnTerm(nn.Module):
-    """A term of the user's own: it keeps to the names and lengths of its first sums.
+    """A term of the user's own, mostly a `MeanOverRanks`: it keeps to the names and lengths of its first sums.
 
     Ranks add up their sums by place. Ranks with other sums would wait without end, or add what does not belong
     together.
@@ -138,7 +137,7 @@ class CrossEntropy:
 
     def __init__(self, options: OptimizationConfig) -> None:
         self.smoothing = options.label_smoothing / 100
-        self.factors: list[Callable[[Batch], Tensor]] = [
+        self.factors = [
             find("pixel_factors", name)(options) for name in called(options, "pixel_factors")
         ]
 
@@ -196,7 +195,7 @@ class SegmentationLoss(nn.Module):
         self.pixel: Term | None = None
         for name in self.options.loss_terms:
             if is_built_in("losses", name):
-                term: Term = find("losses", name)(self.options)
+                term = find("losses", name)(self.options)
             else:
                 from unet_ddp.training.own_loss import make_own_term
 

@@ -1,7 +1,7 @@
 """Readers of image files: what one must have, so that its files are trained on and predicted.
 
 A reader is a class of open files; it takes a path. It is found by the file's suffix: in
-plugins/built_in.py, as the entry point of an installed package (group `unet_ddp.readers`, named as the
+plugins/built_in/, as the entry point of an installed package (group `unet_ddp.readers`, named as the
 suffix without its dot), or at the import path that --reader names. One with all of its pixels in
 memory needs two methods:
 
@@ -194,7 +194,7 @@ class Rows(Protocol):
 
 
 class Place(Protocol):
-    """The place of an image on a map; what else it has is its reader's."""
+    """The place of an image on a map; what else it has is its reader's, as in extras/geo/maps.py."""
 
     def write_to(self, mask: Path, nodata: int | None) -> None:
         """Give a new TIFF this place, and its value of no data."""
@@ -233,7 +233,7 @@ class OpenFile(ABC):
 
 
 class Scene(OpenFile):
-    """An open file that may exceed the memory, or that may lie on a map."""
+    """An open file that may exceed the memory, or that may lie on a map: a `MapFile` of extras/geo/reader.py."""
 
     @abstractmethod
     def rows(self, wanted: ImageFormat, at_least: int) -> Rows | None:

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch.utils.data import BatchSampler, Dataset, Sampler
 
+from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.loaders import start_worker
+from unet_ddp.data.memory import DiskStore
 from unet_ddp.data.readers.read import own_readers
 from unet_ddp.data.samplers import Key
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
@@ -20,7 +22,7 @@ from unet_ddp.extras.cloud.objects import start_reader
 
 
 def how_to_read(
-    dataset: Any, sampler: Sampler[Key], *, batch_size: int, workers: int
+    dataset: SegmentationDataset, sampler: Sampler[Key], *, batch_size: int, workers: int
 ) -> dict[str, Any]:
     """Return a DataLoader's arguments: the samples, their batches, and what forks its processes."""
     server = start_fork_server() if workers > 0 else None
@@ -41,18 +43,19 @@ def _start_worker(worker: int, readers: Iterable[str]) -> None:
 class FetchedAhead(Dataset[Any]):
     """The samples of a data set that is not on this machine; an `AheadSampler` says which to fetch."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: SegmentationDataset) -> None:
         self.dataset, self.pairs = dataset, dataset.pairs
 
     def __getitems__(self, batch: tuple[list[Key], list[Key]]) -> list[Any]:
         """Return the samples of a batch; the objects of the next one are fetched meanwhile."""
         keys, following = batch
         dataset, paths = self.dataset, list[Path]()
+        store = cast("DiskStore | None", dataset.store)  # samples in memory are of files here
         for epoch, index in [*keys, *following]:
             row = dataset.draw(epoch, index)[0] if dataset.draw else index
             pair = self.pairs.to_read(row)
             with suppress(OSError):  # a missing file, which reading it will say
-                if dataset.store is None or not dataset.store.holds(pair):
+                if store is None or not store.holds(pair):
                     paths += pair.image, pair.mask
         self.pairs.fetch_ahead(paths)
         return [dataset[key] for key in keys]

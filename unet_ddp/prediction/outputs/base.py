@@ -142,7 +142,7 @@ def open_outputs(config: PredictConfig, labels: Labels, image_format: ImageForma
         flags.setdefault(name, f"--write {name}")
     outputs = []
     for name, flag in flags.items():
-        output: Output = find("outputs", name)(config, labels, image_format)
+        output = find("outputs", name)(config, labels, image_format)
         output.flag = flag
         outputs.append(output)
     return outputs
