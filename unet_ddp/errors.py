@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 BAR = "UNET_DDP_BAR"  # in the environment of what this program starts: its reader shows bars
 _SHOWN = 60  # characters of a value in a message
 _LONGEST = 4096  # text or list in a file
+_LONGEST_MESSAGE = 1 << 14  # characters
 _LARGEST = 2**53  # whole number in a file; floats count exactly up to here
 _PLAIN = (str, int, float, type(None))
 _KINDS: dict[Any, str] = {
@@ -27,11 +28,12 @@ _KINDS: dict[Any, str] = {
     bool: "true or false",
 }
 USERINFO = re.compile(
-    r"(\b[a-z][a-z0-9+.-]+:/{1,2})(?:[^/\s@]*@|[^/\s@]*:(?!\d+(?:/|$))[^\s@]*@)+", re.IGNORECASE
+    r"(\b[a-z][a-z0-9+.-]{1,30}:/{1,2})(?:[^/\s@]*@|[^/\s@]*:(?!\d+(?:/|$))[^\s@]*@)+",
+    re.IGNORECASE,
 )
 """A user's name and password in an address, after its scheme; a password may have / and @ in it."""
 _BARE = re.compile(r"(?<![\w:/])//[^/\s@]+:[^\s@]+@")  # of an address whose scheme was cut off
-_QUERY = re.compile(r"\b[a-z][a-z0-9+.-]*:/[^\s'\"<>]*[?#][^\s'\"<>]*", re.IGNORECASE)
+_QUERY = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}:/[^\s'\"<>]*[?#][^\s'\"<>]*", re.IGNORECASE)
 _KEY = re.compile(
     r"([?&;#][\w.%~+-]*(?:sig|token|secret|passw|credential|key|auth|code)[\w.%~+-]*=)[^&;#]+",
     re.IGNORECASE,
@@ -99,7 +101,13 @@ def _list_packages(root: Path, extra: str) -> list[str]:
 
 def hide_secrets(message: object) -> str:
     """Return a text without the names and passwords of its addresses; keys in their queries become ***."""
-    text = _BARE.sub("//", USERINFO.sub(r"\1", str(message)))
+    text = str(message)
+    if (
+        len(text) > _LONGEST_MESSAGE
+    ):  # a value that nobody shortened; the patterns' time grows with its square
+        half = _LONGEST_MESSAGE // 2
+        text = f"{text[:half]} … {text[-half:]}"
+    text = _BARE.sub("//", USERINFO.sub(r"\1", text))
     return _QUERY.sub(lambda address: _KEY.sub(r"\1***", address[0]), text)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unet_ddp.data.samplers import Key
     from unet_ddp.runs.mirror import Mirror
 
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")  # as RFC 3986 has it
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30})://")  # as RFC 3986 has it
 
 
 class Storage(ABC):

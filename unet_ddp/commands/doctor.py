@@ -27,7 +27,7 @@ from unet_ddp.errors import align, count_of, join_some, print_lines
 from unet_ddp.settings import Kind
 
 _NAMED = 3  # files with the same problem
-_OF_A_FILE = re.compile(r"\S*[\d/]\S*")  # names and numbers in a message
+_OF_A_FILE = re.compile(r"[\d/]")  # in names and numbers
 _MOST_CLASSES = 21  # rows of the table, as many as Pascal VOC has
 
 
@@ -108,7 +108,8 @@ def _fold(problems: Sequence[str], most: int | None) -> list[str]:
     kinds: dict[str, list[str]] = {}
     for problem in problems:
         place, _, what = problem.partition(": ")
-        kind = _OF_A_FILE.sub("", what.replace(PurePath(place).stem, "") or problem)
+        said = (what.replace(PurePath(place).stem, "") or problem).split()
+        kind = " ".join(word for word in said if not _OF_A_FILE.search(word))
         kinds.setdefault(kind, []).append(problem)
     lines = []
     for same in kinds.values():

@@ -12,7 +12,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.files.contents import read_text
 
 _SEPARATORS = ",;\t"
-_LONGEST = 1 << 17  # of a cell, in characters
+_LONGEST = 4096  # of a cell, in characters; no path is longer
 
 
 def read_rows(
@@ -41,7 +41,10 @@ def read_rows(
     except UserError as error:
         raise UserError(f"{flag} {error}") from None
     except csv.Error as error:
-        raise UserError(f"{flag} {path}: {error}; give a CSV file") from None
+        said = str(error)
+        if "field limit" in said:
+            said = f"line {reader.line_num}: a cell has more than {longest} characters"
+        raise UserError(f"{flag} {path}: {said}; give a CSV file") from None
     except OSError as error:
         raise UserError(f"{flag} {path}: {error.strerror or error}; give a CSV file") from None
     finally:

@@ -16,7 +16,7 @@ from unet_ddp.extras.annotations.fields import show, to_points
 from unet_ddp.extras.annotations.regions import fill_shares
 from unet_ddp.files.contents import read_text
 
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 
 
 def open_yolo(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
