@@ -18,7 +18,6 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 BAR = "UNET_DDP_BAR"  # in the environment of what this program starts: its reader shows bars
 _SHOWN = 60  # characters of a value in a message
 _LONGEST = 4096  # text or list in a file
-_LONGEST_MESSAGE = 1 << 14  # characters
 _LARGEST = 2**53  # whole number in a file; floats count exactly up to here
 _PLAIN = (str, int, float, type(None))
 _KINDS: dict[Any, str] = {
@@ -28,15 +27,13 @@ _KINDS: dict[Any, str] = {
     bool: "true or false",
 }
 USERINFO = re.compile(
-    r"(\b[a-z][a-z0-9+.-]{1,30}:/{1,2})(?:[^/\s@]*@|[^/\s@]*:(?!\d+(?:/|$))[^\s@]*@)+",
-    re.IGNORECASE,
+    r"(?i)(\b[a-z][a-z0-9+.-]{1,30}:/{1,2})(?:[^/\s@]*@|[^/\s@]*:(?!\d+(?:/|$))[^\s@]*@)+"
 )
 """A user's name and password in an address, after its scheme; a password may have / and @ in it."""
 _BARE = re.compile(r"(?<![\w:/])//[^/\s@]+:[^\s@]+@")  # of an address whose scheme was cut off
 _QUERY = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}:/[^\s'\"<>]*[?#][^\s'\"<>]*", re.IGNORECASE)
 _KEY = re.compile(
-    r"([?&;#][\w.%~+-]*(?:sig|token|secret|passw|credential|key|auth|code)[\w.%~+-]*=)[^&;#]+",
-    re.IGNORECASE,
+    r"(?i)([?&;#][\w.%~+-]*(?:sig|token|secret|passw|credential|key|auth|code)[\w.%~+-]*=)[^&;#]+"
 )
 Checked = TypeVar("Checked")
 
@@ -102,11 +99,8 @@ def _list_packages(root: Path, extra: str) -> list[str]:
 def hide_secrets(message: object) -> str:
     """Return a text without the names and passwords of its addresses; keys in their queries become ***."""
     text = str(message)
-    if (
-        len(text) > _LONGEST_MESSAGE
-    ):  # a value that nobody shortened; the patterns' time grows with its square
-        half = _LONGEST_MESSAGE // 2
-        text = f"{text[:half]} … {text[-half:]}"
+    if len(text) > 4 * _LONGEST:  # the patterns' time grows with its square
+        text = f"{text[: 2 * _LONGEST]} … {text[-2 * _LONGEST :]}"
     text = _BARE.sub("//", USERINFO.sub(r"\1", text))
     return _QUERY.sub(lambda address: _KEY.sub(r"\1***", address[0]), text)
 
@@ -290,9 +284,8 @@ def from_plain(kind: type[Checked], plain: Any, *, is_open: bool = False) -> Che
     if not isinstance(plain, Mapping):
         raise UserError(f"{shorten(plain)}; expected fields by name")
     known = fields(kind)  # type: ignore[arg-type]  # it is a dataclass
-    names = [field.name for field in known]
     for name in plain:
-        if name not in names and not is_open:
+        if not is_open and name not in [field.name for field in known]:
             raise UserError(f"{shorten(name)}: unknown")
     values = {}
     for field in known:

@@ -269,7 +269,9 @@ def test_rows_of_a_list_that_name_no_file(tmp_path: Path) -> None:
 def test_two_columns_are_enough(tmp_path: Path) -> None:
     ((pair,), _) = read(listed(tmp_path, "image,mask\ni/a.png,m/a.png\n"))
     assert (pair.group, pair.side) == (None, None)
-    with pytest.raises(UserError, match=r"list\.csv: line 2: a cell has more than 4096 characters; give"):
+    with pytest.raises(
+        UserError, match=r"list\.csv: line 2: a cell has more than 4096 characters; give"
+    ):
         read(listed(tmp_path, "image,mask\n" + "x" * 140_000))
 
 
