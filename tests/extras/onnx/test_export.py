@@ -145,7 +145,8 @@ def test_a_network_that_is_not_for_any_size_is_named(
     """As PSPNet, whose pooling is exported for the example's size: by the file to write."""
 
     class Broken:
-        path = Path("temporary")
+        def __init__(self, path: Path) -> None:
+            self.path = path
 
         def __call__(self, pixels: torch.Tensor) -> None:
             raise UserError(f"{self.path}: can't be run on 96x64 pixels (Gather)")
@@ -153,11 +154,11 @@ def test_a_network_that_is_not_for_any_size_is_named(
     monkeypatch.setattr(module, "import_extra", lambda *_: None)
     monkeypatch.setattr(module, "trace_network", lambda *_: None)
     monkeypatch.setattr(module, "write_graph", lambda graph, facts, path: path.write_text("x"))
-    monkeypatch.setattr(module, "OnnxBackend", lambda *_: Broken())
+    monkeypatch.setattr(module, "OnnxBackend", lambda path, *_: Broken(path))
     assert run("a.pt", "b.onnx") == 2
     assert capsys.readouterr().err == (
-        "error: b.onnx: can't be run on 96x64 pixels (Gather); as an ONNX file unet has no form for "
-        "images of any size: predict with a.pt, or train another --model\n"
+        "error: b.onnx: can't be run on 96x64 pixels (Gather); as an ONNX file in float32, unet has no form "
+        "for images of any size: predict with a.pt, or train another --model\n"
     )
     assert [path.name for path in here.iterdir()] == ["a.pt"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,8 +14,9 @@ import torch
 
 from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
 from unet_ddp.cli import parse
+from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.errors import RunError, UserError, join_some, print_lines
-from unet_ddp.extras.onnx.backend import METADATA, OnnxBackend
+from unet_ddp.extras.onnx.backend import OnnxBackend, describe_network
 from unet_ddp.extras.onnx.export_data import Scored, find_scored, read_calibration
 from unet_ddp.extras.onnx.gate import Verdict, judge, open_predict, with_network
 from unet_ddp.extras.onnx.quantisation import find_layers, quantised
@@ -25,6 +27,7 @@ from unet_ddp.extras.onnx.runtimes import (
     list_installed,
     open_run,
     open_session,
+    shorten_error,
 )
 from unet_ddp.extras.onnx.settings import ExportConfig
 from unet_ddp.extras.onnx.tracing import (
@@ -32,15 +35,14 @@ from unet_ddp.extras.onnx.tracing import (
     ROUNDINGS,
     SIZES,
     Exported,
+    in_type,
     largest_difference,
     largest_rounding,
     trace_network,
     write_graph,
 )
 from unet_ddp.extras.onnx.whole_image import (
-    add_image_steps,
-    add_probability_steps,
-    add_qgis_steps,
+    add_steps,
     describe_for_qgis,
 )
 from unet_ddp.extras.sharing.bioimageio import Package, prepare, write_package
@@ -51,6 +53,7 @@ from unet_ddp.prediction.backends import LoadedModel, build_model
 
 _CPU = torch.device("cpu")
 _SHOWN = 8  # layers in a line
+_LONGEST = 160  # letters of a runtime's words
 SCORES = "unet_ddp_scores"  # key of the scores in an exported file
 
 
@@ -92,7 +95,7 @@ class Written:
 
 def write_export(job: Job) -> Written:
     """Write the file of a job if it passes."""
-    with write_errors(job.path), replacing(job.path) as temporary:
+    with write_errors(job.path), replacing(job.path) as temporary, _naming(job, temporary):
         graph, lines = trace_checked(job, temporary)
         if isinstance(job.scored, UserError):
             return Written([*lines, f"  not scored: {job.scored}"])
@@ -163,25 +166,16 @@ def find_job(config: ExportConfig) -> Job:
 
 def trace_checked(job: Job, temporary: Path) -> tuple[Any, list[str]]:
     """Return the network's graph, and lines about it; one in float32 is written and compared."""
-    pixels, network = job.model.preprocessing, copy.deepcopy(cast(Any, job.model.backend).network)
-    network = network.to(memory_format=torch.contiguous_format)
+    pixels, own = job.model.preprocessing, cast(Any, job.model.backend).network
+    own = copy.deepcopy(own).to(memory_format=torch.contiguous_format)
     head = find_head(job.model.labels)
     lines = [f"{job.path}: {job.saved.architecture}, {job.config.precision}", _describe_ends(job)]
     if job.config.precision == "float16":
-        return trace_network(Exported(network.half(), pixels, head), pixels), lines
-    module = Exported(network, pixels, head)
-    graph = trace_network(module, pixels)
+        return _trace(job, Exported(in_type(own, torch.float16), pixels, head)), lines
+    module = Exported(own, pixels, head)
+    graph = _trace(job, Exported(in_type(copy.deepcopy(own), torch.float32), pixels, head))
     write_graph(graph, describe_network(job.model), temporary)
-    backend = OnnxBackend(temporary, _CPU, RUNTIMES[0])
-    backend.path = job.path  # for messages
-    try:
-        difference = largest_difference(module, backend, pixels)
-    except UserError as error:
-        name = "the network" if job.saved.architecture is None else job.saved.architecture.model
-        raise UserError(
-            f"{error}; as an ONNX file {name} has no form for images of any size: predict with "
-            f"{job.source}, or train another --model"
-        ) from None
+    difference = largest_difference(module, OnnxBackend(temporary, _CPU, RUNTIMES[0]), pixels)
     rounding = largest_rounding(module, pixels) if difference > LARGEST_DIFFERENCE else 0.0
     if difference > max(LARGEST_DIFFERENCE, ROUNDINGS * rounding):
         raise RunError(
@@ -195,6 +189,47 @@ def trace_checked(job: Job, temporary: Path) -> tuple[Any, list[str]]:
     if job.config.precision == "int8":
         line += ", in float32"
     return graph, [*lines, line]
+
+
+def _trace(job: Job, module: Exported) -> Any:
+    """Return a network's graph, or raise a UserError if torch finds none."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    try:
+        return trace_network(module, job.model.preprocessing)
+    except Exception as error:  # torch has many kinds, and the user's code may raise any
+        if is_out_of_memory(error):
+            raise
+        reason = f"torch can't trace it ({shorten_error(error, lines=1)})"
+        if isinstance(error, GuardOnDataDependentSymNode):
+            reason = "which of its layers run depends on the image's pixels"
+        raise _refuse(job, reason) from None
+
+
+@contextmanager
+def _naming(job: Job, temporary: Path) -> Iterator[None]:
+    """Name the file to write, and what to do, in an error about its temporary file."""
+    try:
+        yield
+    except UserError as error:
+        reason = str(error).removeprefix(f"{temporary}: ")
+        if reason == str(error):  # of an image, a mask, ...
+            raise
+        if error.__cause__ is not None:
+            said = str(error.__cause__).replace(str(temporary), "it")
+            reason = f"can't be opened again ({' '.join(said.split())[:_LONGEST]})"
+        raise _refuse(job, reason) from None
+
+
+def _refuse(job: Job, reason: str) -> UserError:
+    """Return the error for a network that can't be a file of this precision."""
+    architecture, precision = job.saved.architecture, job.config.precision
+    name = "the network" if architecture is None else architecture.model
+    remedy = "train another --model" if precision == "float32" else "try --precision float32"
+    return UserError(
+        f"{job.path}: {reason}; as an ONNX file in {precision}, {name} has no form for images of any size: "
+        f"predict with {job.source}, or {remedy}"
+    )
 
 
 def _describe_ends(job: Job) -> str:
@@ -241,7 +276,7 @@ def _find_passing(
     config, checkpoint = job.config, with_network(job.model)
     verdicts: dict[str, Verdict] = {}
     for candidate, nodes in _candidates(job, graph):
-        complete = _complete(config, candidate, job.model)
+        complete = add_steps(candidate, job.model, config.form)
         write_graph(complete, describe_network(job.model, form=config.form), temporary)
         networks = {
             name: open_predict(temporary, config.form, name, job.model) for name in job.runtimes
@@ -264,30 +299,3 @@ def _candidates(job: Job, graph: Any) -> Iterator[tuple[Any, list[str]]]:
     run = job.saved, job.source, job.model
     images = read_calibration(job.config.calibration, *run)
     yield from quantised(graph, images)
-
-
-def _complete(config: ExportConfig, graph: Any, model: LoadedModel) -> Any:
-    """Return the graph with the steps before and after it that its form has."""
-    if config.bioimageio:
-        return add_probability_steps(graph, model)
-    if config.whole:
-        return add_image_steps(graph, model)
-    return add_qgis_steps(graph, model) if config.qgis else graph
-
-
-def describe_network(
-    model: LoadedModel, runtimes: Sequence[str] = RUNTIMES[:1], *, form: str = ""
-) -> dict[str, str]:
-    """Return the metadata by which our own programs know a network."""
-    facts = {
-        "labels": model.labels.to_dict(),
-        "classes": model.labels.class_names,
-        "colours": model.labels.colours,
-        "preprocessing": model.preprocessing.to_dict(),
-        "threshold": model.threshold,
-        "stride": model.backend.stride,
-        "bytes_per_pixel": model.backend.bytes_per_pixel,
-        "runtimes": list(runtimes),
-        "form": form,
-    }
-    return {METADATA: json.dumps(facts)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, cast
 
@@ -188,6 +188,16 @@ def add_qgis_steps(network: Any, model: LoadedModel) -> Any:
     before = trace(FromUnit(), [image], axes, inputs=["image"], outputs=["pixels"])
     after = trace(Foreground(), [shares], axes, inputs=["probabilities"], outputs=["classes"])
     return join([before, network, after], "image", "classes")
+
+
+def add_steps(network: Any, model: LoadedModel, form: str) -> Any:
+    """Return an exported network with the steps before and after it that its form has."""
+    forms: dict[str, Callable[[Any, LoadedModel], Any]] = {
+        "--whole": add_image_steps,
+        "--qgis": add_qgis_steps,
+        "--bioimageio": add_probability_steps,
+    }
+    return forms[form](network, model) if form else network
 
 
 def describe_for_qgis(model: LoadedModel) -> dict[str, str]:
