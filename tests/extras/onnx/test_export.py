@@ -113,6 +113,7 @@ def test_a_file_that_computes_something_else_is_not_kept(
     assert largest_difference(module_, backend, model.preprocessing) < 1e-6
     monkeypatch.setattr(module, "import_extra", lambda *_: None)
     monkeypatch.setattr(module, "trace_network", lambda *_: None)
+    monkeypatch.setattr(module, "check_facts", lambda *_: None)
     monkeypatch.setattr(module, "write_graph", lambda graph, facts, path: path.write_text("x"))
     monkeypatch.setattr(module, "OnnxBackend", lambda *_: SimpleNamespace())
     monkeypatch.setattr(module, "largest_difference", lambda *args: 1.1e-4)
@@ -153,6 +154,7 @@ def test_a_network_that_is_not_for_any_size_is_named(
 
     monkeypatch.setattr(module, "import_extra", lambda *_: None)
     monkeypatch.setattr(module, "trace_network", lambda *_: None)
+    monkeypatch.setattr(module, "check_facts", lambda *_: None)
     monkeypatch.setattr(module, "write_graph", lambda graph, facts, path: path.write_text("x"))
     monkeypatch.setattr(module, "OnnxBackend", lambda path, *_: Broken(path))
     assert run("a.pt", "b.onnx") == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,8 +17,16 @@ from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.errors import RunError, UserError, join_some, print_lines
 from unet_ddp.extras.onnx.backend import OnnxBackend, describe_network
 from unet_ddp.extras.onnx.export_data import Scored, find_scored, read_calibration
-from unet_ddp.extras.onnx.gate import Verdict, judge, open_predict, with_network
+from unet_ddp.extras.onnx.gate import (
+    LEAST_EQUAL,
+    Verdict,
+    check_facts,
+    judge,
+    open_predict,
+    with_network,
+)
 from unet_ddp.extras.onnx.quantisation import find_layers, quantised
+from unet_ddp.extras.onnx.refusal import Refusal
 from unet_ddp.extras.onnx.runtimes import (
     RUNTIMES,
     extra_of,
@@ -43,7 +50,8 @@ from unet_ddp.extras.onnx.tracing import (
 )
 from unet_ddp.extras.onnx.whole_image import (
     add_steps,
-    describe_for_qgis,
+    describe_ends,
+    describe_form,
 )
 from unet_ddp.extras.sharing.bioimageio import Package, prepare, write_package
 from unet_ddp.extras.sharing.card import read_checked, write_card
@@ -53,7 +61,6 @@ from unet_ddp.prediction.backends import LoadedModel, build_model
 
 _CPU = torch.device("cpu")
 _SHOWN = 8  # layers in a line
-_LONGEST = 160  # letters of a runtime's words
 SCORES = "unet_ddp_scores"  # key of the scores in an exported file
 
 
@@ -95,7 +102,7 @@ class Written:
 
 def write_export(job: Job) -> Written:
     """Write the file of a job if it passes."""
-    with write_errors(job.path), replacing(job.path) as temporary, _naming(job, temporary):
+    with write_errors(job.path), replacing(job.path) as temporary, job.refusal.naming(temporary):
         graph, lines = trace_checked(job, temporary)
         if isinstance(job.scored, UserError):
             return Written([*lines, f"  not scored: {job.scored}"])
@@ -127,6 +134,13 @@ class Job:
     scored: Scored | UserError
     runtimes: Sequence[str]
     package: Package | None = None
+
+    @property
+    def refusal(self) -> Refusal:
+        """The error for a network that can't be such a file."""
+        own = self.saved.architecture
+        name = "the network" if own is None else own.model
+        return Refusal(self.path, self.source, name, self.config.precision)
 
 
 def find_job(config: ExportConfig) -> Job:
@@ -169,13 +183,18 @@ def trace_checked(job: Job, temporary: Path) -> tuple[Any, list[str]]:
     pixels, own = job.model.preprocessing, cast(Any, job.model.backend).network
     own = copy.deepcopy(own).to(memory_format=torch.contiguous_format)
     head = find_head(job.model.labels)
-    lines = [f"{job.path}: {job.saved.architecture}, {job.config.precision}", _describe_ends(job)]
+    lines = [
+        f"{job.path}: {job.saved.architecture}, {job.config.precision}",
+        describe_ends(job.model, job.config.form),
+    ]
     if job.config.precision == "float16":
         return _trace(job, Exported(in_type(own, torch.float16), pixels, head)), lines
     module = Exported(own, pixels, head)
     graph = _trace(job, Exported(in_type(copy.deepcopy(own), torch.float32), pixels, head))
     write_graph(graph, describe_network(job.model), temporary)
-    difference = largest_difference(module, OnnxBackend(temporary, _CPU, RUNTIMES[0]), pixels)
+    backend = OnnxBackend(temporary, _CPU, RUNTIMES[0])
+    check_facts(backend, job.model)
+    difference = largest_difference(module, backend, pixels)
     rounding = largest_rounding(module, pixels) if difference > LARGEST_DIFFERENCE else 0.0
     if difference > max(LARGEST_DIFFERENCE, ROUNDINGS * rounding):
         raise RunError(
@@ -203,64 +222,22 @@ def _trace(job: Job, module: Exported) -> Any:
         reason = f"torch can't trace it ({shorten_error(error, lines=1)})"
         if isinstance(error, GuardOnDataDependentSymNode):
             reason = "which of its layers run depends on the image's pixels"
-        raise _refuse(job, reason) from None
-
-
-@contextmanager
-def _naming(job: Job, temporary: Path) -> Iterator[None]:
-    """Name the file to write, and what to do, in an error about its temporary file."""
-    try:
-        yield
-    except UserError as error:
-        reason = str(error).removeprefix(f"{temporary}: ")
-        if reason == str(error):  # of an image, a mask, ...
-            raise
-        if error.__cause__ is not None:
-            said = str(error.__cause__).replace(str(temporary), "it")
-            reason = f"can't be opened again ({' '.join(said.split())[:_LONGEST]})"
-        raise _refuse(job, reason) from None
-
-
-def _refuse(job: Job, reason: str) -> UserError:
-    """Return the error for a network that can't be a file of this precision."""
-    architecture, precision = job.saved.architecture, job.config.precision
-    name = "the network" if architecture is None else architecture.model
-    remedy = "train another --model" if precision == "float32" else "try --precision float32"
-    return UserError(
-        f"{job.path}: {reason}; as an ONNX file in {precision}, {name} has no form for images of any size: "
-        f"predict with {job.source}, or {remedy}"
-    )
-
-
-def _describe_ends(job: Job) -> str:
-    """Return a line about the input and the output."""
-    pixels, classes = job.model.preprocessing, job.model.labels.num_classes
-    if job.config.whole:
-        return f"  images (N, H, W, {pixels.channels}) of {pixels.dtype} to mask values (N, H, W)"
-    if job.config.bioimageio:
-        return f"  images (N, {pixels.channels}, H, W) of {pixels.dtype}, to probabilities (N, {classes}, H, W)"
-    if job.config.qgis:
-        return f"  images (N, {pixels.channels}, H, W) from 0 to 1, to probabilities, for QGIS's Deepness"
-    return (
-        f"  pixels (N, H, W, {pixels.channels}) of {pixels.dtype}, at scale {pixels.scale:g}, to "
-        f"logits and probabilities (N, {classes}, H, W)"
-    )
+        raise job.refusal.because(reason) from None
 
 
 def write_passing(job: Job, scored: Scored, graph: Any, temporary: Path) -> Written:
     """Write the first form of the graph whose masks are as good in a runtime."""
     config, model = job.config, job.model
     complete, nodes, verdicts = _find_passing(job, scored, graph, temporary)
-    passing = [name for name in verdicts if verdicts[name].fall <= config.tolerance]
+    passing = [name for name in verdicts if _passes(job, verdicts[name])]
     passing.sort(key=lambda name: -verdicts[name].rate)
     facts = describe_network(model, passing, form=config.form)
     facts[SCORES] = json.dumps({name: verdicts[name].to_dict() for name in passing})
-    if config.qgis:
-        facts |= describe_for_qgis(model)
+    facts |= describe_form(model, config.form)
     write_graph(complete, facts, temporary)
     lines = [f"  {scored.described}: the checkpoint's Dice is {verdicts[passing[0]].dice[0]:.4f}"]
     for name, verdict in verdicts.items():
-        refused = "" if name in passing else "; not used, as it falls by more than --tolerance"
+        refused = "" if name in passing else "; not used, as its masks are not as good"
         lines.append(f"  {name}: {verdict.summarise()}{refused}")
     if nodes:
         layers = find_layers(graph)
@@ -277,18 +254,27 @@ def _find_passing(
     verdicts: dict[str, Verdict] = {}
     for candidate, nodes in _candidates(job, graph):
         complete = add_steps(candidate, job.model, config.form)
-        write_graph(complete, describe_network(job.model, form=config.form), temporary)
+        facts = describe_network(job.model, form=config.form)
+        facts |= describe_form(job.model, config.form)
+        write_graph(complete, facts, temporary)
         networks = {
             name: open_predict(temporary, config.form, name, job.model) for name in job.runtimes
         }
         verdicts = judge(networks, checkpoint, scored.pairs)
-        if min(verdict.fall for verdict in verdicts.values()) <= config.tolerance:
+        if any(_passes(job, verdict) for verdict in verdicts.values()):
             return complete, nodes, verdicts
     first = next(iter(verdicts))
-    raise RunError(
-        f"{job.path}: not written: in {first}, {verdicts[first].explain()}; --tolerance is "
-        f"{config.tolerance:g} ({scored.described})"
-    )
+    reason = f"{verdicts[first].explain()}; --tolerance is {config.tolerance:g}"
+    if verdicts[first].fall <= config.tolerance:
+        reason = f"{100 * verdicts[first].shares:.1f} % of pixels are as in the checkpoint's masks, at least "
+        reason += f"{100 * LEAST_EQUAL:g} % must be in {config.precision}"
+    raise RunError(f"{job.path}: not written: in {first}, {reason} ({scored.described})")
+
+
+def _passes(job: Job, verdict: Verdict) -> bool:
+    """Return whether masks are as good, and in other precisions than int8 the same but for rounding."""
+    is_like = job.config.precision == "int8" or verdict.shares >= LEAST_EQUAL
+    return is_like and verdict.fall <= job.config.tolerance
 
 
 def _candidates(job: Job, graph: Any) -> Iterator[tuple[Any, list[str]]]:

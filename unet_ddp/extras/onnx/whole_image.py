@@ -200,6 +200,25 @@ def add_steps(network: Any, model: LoadedModel, form: str) -> Any:
     return forms[form](network, model) if form else network
 
 
+def describe_ends(model: LoadedModel, form: str) -> str:
+    """Return a line about the input and the output of a file."""
+    pixels, classes = model.preprocessing, model.labels.num_classes
+    planes = f"  images (N, {pixels.channels}, H, W)"
+    lines = {
+        "--whole": f"  images (N, H, W, {pixels.channels}) of {pixels.dtype} to mask values (N, H, W)",
+        "--bioimageio": f"{planes} of {pixels.dtype}, to probabilities (N, {classes}, H, W)",
+        "--qgis": f"{planes} from 0 to 1, to probabilities, for QGIS's Deepness",
+        "": f"  pixels (N, H, W, {pixels.channels}) of {pixels.dtype}, at scale {pixels.scale:g}, to "
+        f"logits and probabilities (N, {classes}, H, W)",
+    }
+    return lines[form]
+
+
+def describe_form(model: LoadedModel, form: str) -> dict[str, str]:
+    """Return the metadata that the programs of a form read."""
+    return describe_for_qgis(model) if form == "--qgis" else {}
+
+
 def describe_for_qgis(model: LoadedModel) -> dict[str, str]:
     """Return the metadata that QGIS's plugin Deepness reads of a segmentation network."""
     threshold = (model.threshold or 0.5) if model.labels.num_classes == 2 else 0.0
