@@ -20,8 +20,7 @@ import torch
 from benchmarks.timing import Turns, machine, new_parser, print_table, take_turns
 from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
 from unet_ddp.distributed.device import predicts_in_bfloat16
-from unet_ddp.extras.onnx.backend import OnnxBackend
-from unet_ddp.extras.onnx.export import describe_network
+from unet_ddp.extras.onnx.backend import OnnxBackend, describe_network
 from unet_ddp.extras.onnx.export_data import find_scored, read_calibration
 from unet_ddp.extras.onnx.gate import judge, with_network
 from unet_ddp.extras.onnx.quantisation import quantise

@@ -12,6 +12,7 @@ from torch import Tensor
 from tests import zoo
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main, call_train
+from unet_ddp import Predictor
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.prediction.backends import open_model
 
@@ -131,3 +132,121 @@ def test_numbers_of_a_loss_and_a_network_are_the_same_on_two_ranks_and_after_a_r
     assert {name[:6] for name in numbers} == {"model:", "region"}
     assert set(numbers.values()) == {4.0}  # steps of an epoch
     assert_same(last("whole"), last("part"))
+
+
+FLOAT16, INT8 = ["--precision", "float16"], ["--precision", "int8", "--tolerance", "0.2"]
+MORE_FORMS = {
+    "constant": [FLOAT16],
+    "double": [FLOAT16, ["--whole"], ["--bioimageio", "--license", "mit"]],
+    "made": [FLOAT16],
+    "weight norm": [FLOAT16, INT8],
+}
+NO_FORM = {
+    ("branch", "float32"): "which of its layers run depends on the image's pixels;",
+    ("made", "float16"): "can't be opened again (",
+}
+ALIKE = "partial", "method", "huge", "unused", "integers"  # graphs as of others
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.release] * (name in ALIKE))
+        for name, (_, said) in zoo.NETWORKS.items()
+        if not said
+    ],
+)
+def test_an_exported_network_has_the_masks_of_its_checkpoint_or_one_line(
+    folder: str, name: str
+) -> None:
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+    part, cpu, saved = name_of("N", name), torch.device("cpu"), "checkpoints/own/last.pt"
+    argv = [*data_flags(Path(folder)), *FLAGS, "2", "--model", part, "--exp-name", "own"]
+    assert call_train(argv, folder)[0] == 0
+    own = Predictor([open_model(saved, cpu, network=part)], device=cpu)
+    for form in ([], *MORE_FORMS.get(name, [])):
+        precision = form[1] if "--precision" in form else "float32"
+        file = "own.zip" if "--bioimageio" in form else "own.onnx"
+        words = ["export", saved, file, "--network", part, "--runtime", "onnxruntime", *form]
+        Path(file).unlink(missing_ok=True)
+        status, out, err = call_main("unet_ddp.__main__", words, folder)
+        said = NO_FORM.get((name, precision), "")
+        if said:
+            assert status == 2 and not Path(file).exists()
+            assert err.startswith(f"error: {file}: {said}") and err.count("\n") == 1, err
+            assert f"predict with {saved}" in err
+            continue
+        assert status == 0 and not err, err
+        assert "100.000 % of pixels equal" in out or precision != "float32", out
+        if form in ([], FLOAT16):
+            exported = Predictor([open_model(file, cpu)], device=cpu)
+            for image in Path("imgs").iterdir():
+                found, expected = (each(image).probabilities for each in (exported, own))
+                assert abs(found - expected).max() < (0.01 if form else 1e-5)
+
+
+def started(flags: list[str], run: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the state that a run of 2 epochs began with, and its last checkpoint."""
+    argv = [*data_flags(Path.cwd()), *FLAGS, "2", "--callback", "tests.zoo:Start", *flags]
+    status, _, err = call_train([*argv, "--ema", "0.5", "--exp-name", run], str(Path.cwd()))
+    assert status == 0, err
+    return zoo.Start.state, last(run)
+
+
+LOADED = ["plain", "rebound", "counter"]
+LOADED = [
+    pytest.param(name, marks=[pytest.mark.thorough] * (name not in LOADED))
+    for name, (_, said) in zoo.NETWORKS.items()
+    if not said
+]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("name", LOADED)
+def test_a_new_run_begins_with_a_loaded_network_s_state_and_new_numbers(name: str) -> None:
+    flags = ["--model", name_of("N", name)]
+    first, saved = started(flags, "first")
+    second, _ = started([*flags, "--load", "checkpoints/first/last.pt"], "second")
+    assert first["model"].keys() == second["model"].keys() == saved["ema"].keys()
+    for key, value in second["model"].items():
+        assert torch.equal(value, saved["ema"][key]), key
+    assert second["numbers"] == first["numbers"]
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("name", [name for name, (_, said) in zoo.LOSSES.items() if not said])
+def test_a_new_run_begins_with_a_new_loss(name: str) -> None:
+    flags = ["--model", name_of("N", "plain"), "--loss", name_of("L", name)]
+    first, saved = started(flags, "first")
+    assert first["loss"] != saved["loss"] or not saved["loss"]
+    second, _ = started([*flags, "--load", "checkpoints/first/last.pt"], "second")
+    assert first["loss"] == second["loss"] and second["numbers"] == first["numbers"]
+
+
+STATEFUL = [("N", name) for name in ("buffer", "rebound", "counter", "weight norm", "double")]
+STATEFUL += [("L", name) for name in ("buffer", "number", "learnt")]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "name"), STATEFUL)
+def test_state_is_the_same_on_four_ranks_as_on_one_and_after_a_resume(
+    folder: str, kind: str, name: str, ranks: Ranks
+) -> None:
+    parts = ["--model", name_of("N", name if kind == "N" else "plain")]
+    parts += ["--loss", name_of("L", name)] * (kind == "L")
+    argv = [*data_flags(Path(folder)), *FLAGS]
+    whole = [*parts, "--ema", "0.5", "--exp-name"]
+    assert call_train([*argv, "4", *whole, "one"], folder)[0] == 0
+    resume = [*parts, "--workers", "0", "--device", "cpu", "--resume", "--exp-name", "part"]
+    for words in ([*argv, "1", *whole, "four"], [*argv, "1", *whole, "part", "--stop-after", "3"], resume):  # fmt: skip
+        outcomes = ranks.run(4, call_train, words, folder)
+        assert [status for status, _, _ in outcomes] == [0] * 4, outcomes
+    one, four = last("one"), last("four")
+    assert_same(four, last("part"))
+    assert one["numbers"] == four["numbers"]
+    for kept in ("model", "ema", "loss"):
+        for key, value in (one[kept] or {}).items():
+            if not key.startswith(("encoder.0.bias", "encoder.1.running_mean")):  # of no gradient
+                torch.testing.assert_close(four[kept][key], value, rtol=1e-3, atol=1e-3)

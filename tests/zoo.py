@@ -5,10 +5,11 @@ NETWORKS and LOSSES say for each whether a run takes it, or which words the one 
 
 from __future__ import annotations
 
+import copy
 import random
 import warnings
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +72,10 @@ def _drawn(self: Any, width: int) -> None:
 
 def _loose(self: Any, width: int) -> None:
     self.register_buffer("shift", torch.linspace(-1, 1, width).view(1, -1, 1, 1), persistent=False)
+
+
+def _made(self: Any, x: Tensor) -> Tensor:
+    return x + torch.linspace(-1, 1, x.shape[1]).view(1, -1, 1, 1)
 
 
 def _shift(self: Any, x: Tensor) -> Tensor:
@@ -154,6 +159,7 @@ NETWORKS: dict[str, tuple[Any, str]] = {
     "not persistent, changing": (network(lambda s, w: _buffer(s, w, persistent=False), _mean), "its mean is in no"),
     "constant": (network(_constant, _shift), ""),
     "tensor, changing": (network(_tensor, _mean), "its mean is in no checkpoint"),
+    "made": (network(None, _made), ""),
     "drawn": (network(_drawn, _shift), "its shift is in no checkpoint"),
     "counter": (network(_counter, _skip), ""),
     "counter, predicting": (network(_counter, _ramp), "its passes is in no checkpoint"),
@@ -233,5 +239,16 @@ LOSSES: dict[str, tuple[Any, str]] = {
     "object": (Holder(), "in no checkpoint"),
     "learnt": (Learnt, ""),
 }  # fmt: skip
+
+
+class Start:
+    """A callback that keeps the state that the last run of this process began with."""
+
+    state: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, run: Any) -> None:
+        Start.state = copy.deepcopy(run.state.state_dict())
+
+
 globals().update({f"N_{k}".replace(" ", "_").replace(",", ""): v[0] for k, v in NETWORKS.items()})
 globals().update({f"L_{k}": v[0] for k, v in LOSSES.items()})

@@ -160,7 +160,8 @@ def build_model(
         UserError: its network or classes are not known, or its weights are another network's.
     """
     architecture, labels, preprocessing = check_described(model, source)
-    built = build_loaded(trust(architecture, network, source), model.state, source)
+    with torch.no_grad():  # or what a network of the user's computes of its weights can't be copied
+        built = build_loaded(trust(architecture, network, source), model.state, source)
     config = model.run.get("config") or {}
     is_half = config.get("precision") == "bfloat16" and bfloat16 and device.type == "cpu"
     dtype = torch.bfloat16 if is_half else torch.float32

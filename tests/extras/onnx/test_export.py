@@ -113,6 +113,7 @@ def test_a_file_that_computes_something_else_is_not_kept(
     assert largest_difference(module_, backend, model.preprocessing) < 1e-6
     monkeypatch.setattr(module, "import_extra", lambda *_: None)
     monkeypatch.setattr(module, "trace_network", lambda *_: None)
+    monkeypatch.setattr(module, "check_facts", lambda *_: None)
     monkeypatch.setattr(module, "write_graph", lambda graph, facts, path: path.write_text("x"))
     monkeypatch.setattr(module, "OnnxBackend", lambda *_: SimpleNamespace())
     monkeypatch.setattr(module, "largest_difference", lambda *args: 1.1e-4)
@@ -145,19 +146,21 @@ def test_a_network_that_is_not_for_any_size_is_named(
     """As PSPNet, whose pooling is exported for the example's size: by the file to write."""
 
     class Broken:
-        path = Path("temporary")
+        def __init__(self, path: Path) -> None:
+            self.path = path
 
         def __call__(self, pixels: torch.Tensor) -> None:
             raise UserError(f"{self.path}: can't be run on 96x64 pixels (Gather)")
 
     monkeypatch.setattr(module, "import_extra", lambda *_: None)
     monkeypatch.setattr(module, "trace_network", lambda *_: None)
+    monkeypatch.setattr(module, "check_facts", lambda *_: None)
     monkeypatch.setattr(module, "write_graph", lambda graph, facts, path: path.write_text("x"))
-    monkeypatch.setattr(module, "OnnxBackend", lambda *_: Broken())
+    monkeypatch.setattr(module, "OnnxBackend", lambda path, *_: Broken(path))
     assert run("a.pt", "b.onnx") == 2
     assert capsys.readouterr().err == (
-        "error: b.onnx: can't be run on 96x64 pixels (Gather); as an ONNX file unet has no form for "
-        "images of any size: predict with a.pt, or train another --model\n"
+        "error: b.onnx: can't be run on 96x64 pixels (Gather); as an ONNX file in float32, unet has no form "
+        "for images of any size: predict with a.pt, or train another --model\n"
     )
     assert [path.name for path in here.iterdir()] == ["a.pt"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.errors import UserError
+from unet_ddp.errors import RunError, UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
-from unet_ddp.extras.onnx.gate import judge, with_network
+from unet_ddp.extras.onnx.gate import check_facts, judge, with_network
+from unet_ddp.extras.onnx.refusal import Refusal
 from unet_ddp.extras.onnx.whole_image import add_image_steps, add_qgis_steps
 from unet_ddp.extras.overlap.labels import OverlapLabels
 from unet_ddp.extras.sharing.bioimageio import prepare
@@ -126,3 +128,44 @@ def test_each_step_before_the_network_is_carried_out_or_refused_by_each_form() -
                 continue  # in its metadata
             with pytest.raises(UserError, match=f"^{flag}: .*(without data|2 m on the ground)"):
                 make()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("threshold", None),
+        ("stride", 1),
+        ("labels", Labels((0, 1))),
+        ("preprocessing", Preprocessing.for_images(3, scale=0.5)),
+    ],
+)
+def test_a_file_that_describes_another_network_is_refused(name: str, value: Any) -> None:
+    model = load(torch.nn.Identity(), Labels((0, 200)), threshold=0.3)
+    own = {**vars(model), "stride": model.backend.stride}
+    names = ("labels", "preprocessing", "threshold", "stride")
+    facts = SimpleNamespace(**{each: own[each] for each in names})
+    backend: Any = SimpleNamespace(path=Path("a.onnx"), facts=facts)
+    check_facts(backend, model)
+    setattr(facts, name, value)
+    with pytest.raises(RunError, match=rf"^a\.onnx: not kept: its {name} would be read as .*"):
+        check_facts(backend, model)
+
+
+def test_a_file_s_errors_name_it_and_not_its_temporary_file() -> None:
+    refusal = Refusal(Path("a.onnx"), Path("best.pt"), "my:Net", "float16")
+    temporary = Path(".a.tmp")
+    kinds: list[tuple[Exception, str]] = [
+        (UserError("x.png: not found"), "x.png: not found"),
+        (RunError(".a.tmp: not kept"), "a.onnx: not kept"),
+        (
+            UserError(".a.tmp: can't run"),
+            "a.onnx: can't run; as an ONNX file in float16, my:Net has",
+        ),
+    ]
+    for error, message in kinds:
+        with pytest.raises(type(error)) as found, refusal.naming(temporary):
+            raise error
+        assert str(found.value).startswith(message)
+    with pytest.raises(UserError, match="try --precision float32") as found, refusal.naming(temporary):  # fmt: skip
+        raise UserError(".a.tmp: corrupt") from RuntimeError("Load of .a.tmp failed: no kernel")
+    assert "can't be opened again (Load of it failed: no kernel)" in str(found.value)

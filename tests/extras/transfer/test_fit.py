@@ -174,6 +174,20 @@ def test_an_encoder_alone(is_whole: bool, parts: str) -> None:
     assert (fitted.left != []) is (is_whole and parts == "encoder")
 
 
+def test_a_network_that_is_an_encoder_and_a_head_is_taken_whole() -> None:
+    own = Architecture("tests.zoo:Plain", 3, 3, None, 4)
+    old = new_network(own)
+    network, fitted = fit(old.state_dict(), own)
+    assert (fitted.left, fitted.new) == ([], [])
+    assert torch.equal(logits_of(network), logits_of(old))
+    new = Labels((5, 6, 7, 8), names=("tree", "bus", "road", "car"))
+    network, fitted = fit(old.state_dict(), replace(own, num_classes=4), new=new)
+    found, before = logits_of(network), logits_of(old)
+    torch.testing.assert_close(found[:, [2, 3, 0]], before, rtol=1e-4, atol=1e-5)
+    _, fitted = fit(old.state_dict(), own, old=None)  # a file that does not name its classes
+    assert fitted.left == ["head.weight, head.bias"]
+
+
 def test_the_encoder_of_a_network_with_another_decoder() -> None:
     """Their heads share a name."""
     state = new_network(SMP).state_dict()

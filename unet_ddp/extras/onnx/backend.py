@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -143,3 +144,21 @@ def open_onnx(
         scored = ", ".join(facts.runtimes)
         note = f"warning: {note}, where its masks were not compared with its checkpoint's; that was in {scored}"
     return LoadedModel(backend, facts.labels, facts.preprocessing, facts.threshold, [note])
+
+
+def describe_network(
+    model: LoadedModel, runtimes: Sequence[str] = RUNTIMES[:1], *, form: str = ""
+) -> dict[str, str]:
+    """Return the metadata by which our own programs know a network."""
+    facts = {
+        "labels": model.labels.to_dict(),
+        "classes": model.labels.class_names,
+        "colours": model.labels.colours,
+        "preprocessing": model.preprocessing.to_dict(),
+        "threshold": model.threshold,
+        "stride": model.backend.stride,
+        "bytes_per_pixel": model.backend.bytes_per_pixel,
+        "runtimes": list(runtimes),
+        "form": form,
+    }
+    return {METADATA: json.dumps(facts)}

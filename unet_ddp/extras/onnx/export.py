@@ -13,11 +13,20 @@ import torch
 
 from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
 from unet_ddp.cli import parse
+from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.errors import RunError, UserError, join_some, print_lines
-from unet_ddp.extras.onnx.backend import METADATA, OnnxBackend
+from unet_ddp.extras.onnx.backend import OnnxBackend, describe_network
 from unet_ddp.extras.onnx.export_data import Scored, find_scored, read_calibration
-from unet_ddp.extras.onnx.gate import Verdict, judge, open_predict, with_network
+from unet_ddp.extras.onnx.gate import (
+    LEAST_EQUAL,
+    Verdict,
+    check_facts,
+    judge,
+    open_predict,
+    with_network,
+)
 from unet_ddp.extras.onnx.quantisation import find_layers, quantised
+from unet_ddp.extras.onnx.refusal import Refusal
 from unet_ddp.extras.onnx.runtimes import (
     RUNTIMES,
     extra_of,
@@ -25,6 +34,7 @@ from unet_ddp.extras.onnx.runtimes import (
     list_installed,
     open_run,
     open_session,
+    shorten_error,
 )
 from unet_ddp.extras.onnx.settings import ExportConfig
 from unet_ddp.extras.onnx.tracing import (
@@ -32,16 +42,16 @@ from unet_ddp.extras.onnx.tracing import (
     ROUNDINGS,
     SIZES,
     Exported,
+    in_type,
     largest_difference,
     largest_rounding,
     trace_network,
     write_graph,
 )
 from unet_ddp.extras.onnx.whole_image import (
-    add_image_steps,
-    add_probability_steps,
-    add_qgis_steps,
-    describe_for_qgis,
+    add_steps,
+    describe_ends,
+    describe_form,
 )
 from unet_ddp.extras.sharing.bioimageio import Package, prepare, write_package
 from unet_ddp.extras.sharing.card import read_checked, write_card
@@ -92,7 +102,7 @@ class Written:
 
 def write_export(job: Job) -> Written:
     """Write the file of a job if it passes."""
-    with write_errors(job.path), replacing(job.path) as temporary:
+    with write_errors(job.path), replacing(job.path) as temporary, job.refusal.naming(temporary):
         graph, lines = trace_checked(job, temporary)
         if isinstance(job.scored, UserError):
             return Written([*lines, f"  not scored: {job.scored}"])
@@ -124,6 +134,13 @@ class Job:
     scored: Scored | UserError
     runtimes: Sequence[str]
     package: Package | None = None
+
+    @property
+    def refusal(self) -> Refusal:
+        """The error for a network that can't be such a file."""
+        own = self.saved.architecture
+        name = "the network" if own is None else own.model
+        return Refusal(self.path, self.source, name, self.config.precision)
 
 
 def find_job(config: ExportConfig) -> Job:
@@ -163,25 +180,21 @@ def find_job(config: ExportConfig) -> Job:
 
 def trace_checked(job: Job, temporary: Path) -> tuple[Any, list[str]]:
     """Return the network's graph, and lines about it; one in float32 is written and compared."""
-    pixels, network = job.model.preprocessing, copy.deepcopy(cast(Any, job.model.backend).network)
-    network = network.to(memory_format=torch.contiguous_format)
+    pixels, own = job.model.preprocessing, cast(Any, job.model.backend).network
+    own = copy.deepcopy(own).to(memory_format=torch.contiguous_format)
     head = find_head(job.model.labels)
-    lines = [f"{job.path}: {job.saved.architecture}, {job.config.precision}", _describe_ends(job)]
+    lines = [
+        f"{job.path}: {job.saved.architecture}, {job.config.precision}",
+        describe_ends(job.model, job.config.form),
+    ]
     if job.config.precision == "float16":
-        return trace_network(Exported(network.half(), pixels, head), pixels), lines
-    module = Exported(network, pixels, head)
-    graph = trace_network(module, pixels)
+        return _trace(job, Exported(in_type(own, torch.float16), pixels, head)), lines
+    module = Exported(own, pixels, head)
+    graph = _trace(job, Exported(in_type(copy.deepcopy(own), torch.float32), pixels, head))
     write_graph(graph, describe_network(job.model), temporary)
     backend = OnnxBackend(temporary, _CPU, RUNTIMES[0])
-    backend.path = job.path  # for messages
-    try:
-        difference = largest_difference(module, backend, pixels)
-    except UserError as error:
-        name = "the network" if job.saved.architecture is None else job.saved.architecture.model
-        raise UserError(
-            f"{error}; as an ONNX file {name} has no form for images of any size: predict with "
-            f"{job.source}, or train another --model"
-        ) from None
+    check_facts(backend, job.model)
+    difference = largest_difference(module, backend, pixels)
     rounding = largest_rounding(module, pixels) if difference > LARGEST_DIFFERENCE else 0.0
     if difference > max(LARGEST_DIFFERENCE, ROUNDINGS * rounding):
         raise RunError(
@@ -197,35 +210,34 @@ def trace_checked(job: Job, temporary: Path) -> tuple[Any, list[str]]:
     return graph, [*lines, line]
 
 
-def _describe_ends(job: Job) -> str:
-    """Return a line about the input and the output."""
-    pixels, classes = job.model.preprocessing, job.model.labels.num_classes
-    if job.config.whole:
-        return f"  images (N, H, W, {pixels.channels}) of {pixels.dtype} to mask values (N, H, W)"
-    if job.config.bioimageio:
-        return f"  images (N, {pixels.channels}, H, W) of {pixels.dtype}, to probabilities (N, {classes}, H, W)"
-    if job.config.qgis:
-        return f"  images (N, {pixels.channels}, H, W) from 0 to 1, to probabilities, for QGIS's Deepness"
-    return (
-        f"  pixels (N, H, W, {pixels.channels}) of {pixels.dtype}, at scale {pixels.scale:g}, to "
-        f"logits and probabilities (N, {classes}, H, W)"
-    )
+def _trace(job: Job, module: Exported) -> Any:
+    """Return a network's graph, or raise a UserError if torch finds none."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    try:
+        return trace_network(module, job.model.preprocessing)
+    except Exception as error:  # torch has many kinds, and the user's code may raise any
+        if is_out_of_memory(error):
+            raise
+        reason = f"torch can't trace it ({shorten_error(error, lines=1)})"
+        if isinstance(error, GuardOnDataDependentSymNode):
+            reason = "which of its layers run depends on the image's pixels"
+        raise job.refusal.because(reason) from None
 
 
 def write_passing(job: Job, scored: Scored, graph: Any, temporary: Path) -> Written:
     """Write the first form of the graph whose masks are as good in a runtime."""
     config, model = job.config, job.model
     complete, nodes, verdicts = _find_passing(job, scored, graph, temporary)
-    passing = [name for name in verdicts if verdicts[name].fall <= config.tolerance]
+    passing = [name for name in verdicts if _passes(job, verdicts[name])]
     passing.sort(key=lambda name: -verdicts[name].rate)
     facts = describe_network(model, passing, form=config.form)
     facts[SCORES] = json.dumps({name: verdicts[name].to_dict() for name in passing})
-    if config.qgis:
-        facts |= describe_for_qgis(model)
+    facts |= describe_form(model, config.form)
     write_graph(complete, facts, temporary)
     lines = [f"  {scored.described}: the checkpoint's Dice is {verdicts[passing[0]].dice[0]:.4f}"]
     for name, verdict in verdicts.items():
-        refused = "" if name in passing else "; not used, as it falls by more than --tolerance"
+        refused = "" if name in passing else "; not used, as its masks are not as good"
         lines.append(f"  {name}: {verdict.summarise()}{refused}")
     if nodes:
         layers = find_layers(graph)
@@ -241,19 +253,28 @@ def _find_passing(
     config, checkpoint = job.config, with_network(job.model)
     verdicts: dict[str, Verdict] = {}
     for candidate, nodes in _candidates(job, graph):
-        complete = _complete(config, candidate, job.model)
-        write_graph(complete, describe_network(job.model, form=config.form), temporary)
+        complete = add_steps(candidate, job.model, config.form)
+        facts = describe_network(job.model, form=config.form)
+        facts |= describe_form(job.model, config.form)
+        write_graph(complete, facts, temporary)
         networks = {
             name: open_predict(temporary, config.form, name, job.model) for name in job.runtimes
         }
         verdicts = judge(networks, checkpoint, scored.pairs)
-        if min(verdict.fall for verdict in verdicts.values()) <= config.tolerance:
+        if any(_passes(job, verdict) for verdict in verdicts.values()):
             return complete, nodes, verdicts
     first = next(iter(verdicts))
-    raise RunError(
-        f"{job.path}: not written: in {first}, {verdicts[first].explain()}; --tolerance is "
-        f"{config.tolerance:g} ({scored.described})"
-    )
+    reason = f"{verdicts[first].explain()}; --tolerance is {config.tolerance:g}"
+    if verdicts[first].fall <= config.tolerance:
+        reason = f"{100 * verdicts[first].shares:.1f} % of pixels are as in the checkpoint's masks, at least "
+        reason += f"{100 * LEAST_EQUAL:g} % must be in {config.precision}"
+    raise RunError(f"{job.path}: not written: in {first}, {reason} ({scored.described})")
+
+
+def _passes(job: Job, verdict: Verdict) -> bool:
+    """Return whether masks are as good, and in other precisions than int8 the same but for rounding."""
+    is_like = job.config.precision == "int8" or verdict.shares >= LEAST_EQUAL
+    return is_like and verdict.fall <= job.config.tolerance
 
 
 def _candidates(job: Job, graph: Any) -> Iterator[tuple[Any, list[str]]]:
@@ -264,30 +285,3 @@ def _candidates(job: Job, graph: Any) -> Iterator[tuple[Any, list[str]]]:
     run = job.saved, job.source, job.model
     images = read_calibration(job.config.calibration, *run)
     yield from quantised(graph, images)
-
-
-def _complete(config: ExportConfig, graph: Any, model: LoadedModel) -> Any:
-    """Return the graph with the steps before and after it that its form has."""
-    if config.bioimageio:
-        return add_probability_steps(graph, model)
-    if config.whole:
-        return add_image_steps(graph, model)
-    return add_qgis_steps(graph, model) if config.qgis else graph
-
-
-def describe_network(
-    model: LoadedModel, runtimes: Sequence[str] = RUNTIMES[:1], *, form: str = ""
-) -> dict[str, str]:
-    """Return the metadata by which our own programs know a network."""
-    facts = {
-        "labels": model.labels.to_dict(),
-        "classes": model.labels.class_names,
-        "colours": model.labels.colours,
-        "preprocessing": model.preprocessing.to_dict(),
-        "threshold": model.threshold,
-        "stride": model.backend.stride,
-        "bytes_per_pixel": model.backend.bytes_per_pixel,
-        "runtimes": list(runtimes),
-        "form": form,
-    }
-    return {METADATA: json.dumps(facts)}

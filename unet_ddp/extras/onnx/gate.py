@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from tqdm import tqdm
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.masks import IGNORE_ID, Ids, Mask
 from unet_ddp.data.readers.read import Source
-from unet_ddp.errors import hides_bars
+from unet_ddp.errors import RunError, hides_bars
 from unet_ddp.extras.onnx.backend import OnnxBackend
 from unet_ddp.extras.onnx.runtimes import Run, open_run, open_session
 from unet_ddp.heads import find_head
@@ -25,6 +26,9 @@ from unet_ddp.metrics.scores import Scores, Tally, show, total
 from unet_ddp.prediction.backends import LoadedModel
 from unet_ddp.prediction.predictor import Predictor
 
+LEAST_EQUAL = 0.95
+"""Share of the pixels that must be as the checkpoint's, but in int8: the Dice of a weak network falls by nothing."""
+_OF_QGIS = "seg_thresh", "standardization_mean", "standardization_std"
 _LEAST = 1e-7  # probability, whose logarithm is not infinite
 Predict = Callable[[Path], Mask]
 """The mask (H, W) of an image file: class ids, of objects their numbers."""
@@ -168,15 +172,18 @@ def open_predict(path: Path, form: str, runtime: str, model: LoadedModel) -> Pre
     """Return what predicts class ids by an exported file, in the form that a flag names, in a runtime."""
     cpu = torch.device("cpu")
     if not form:
-        return with_network(replace(model, backend=OnnxBackend(path, cpu, runtime)))
-    run = open_run(open_session(path, cpu), path, runtime)
-    if form != "--whole":
-        backend = PlanesBackend(model, run, for_qgis=form == "--qgis")
-        scale = (
-            model.preprocessing.scale if form == "--qgis" else 1.0
-        )  # a package resizes by itself
-        preprocessing = replace(model.preprocessing, scale=scale)
-        return with_network(replace(model, backend=backend, preprocessing=preprocessing))
+        backend = OnnxBackend(path, cpu, runtime)
+        check_facts(backend, model)
+        return with_network(replace(model, backend=backend))
+    session = open_session(path, cpu)
+    run = open_run(session, path, runtime)
+    if form == "--qgis":
+        facts = session.get_modelmeta().custom_metadata_map
+        plugin = PlanesBackend(model, run, {name: json.loads(facts[name]) for name in _OF_QGIS})
+        return with_network(replace(model, backend=plugin, threshold=plugin.threshold))
+    if form == "--bioimageio":  # it resizes by itself
+        pixels = replace(model.preprocessing, scale=1.0)
+        return with_network(replace(model, backend=PlanesBackend(model, run), preprocessing=pixels))
 
     def predict(image: Path) -> Mask:
         with Source(image) as source:
@@ -195,23 +202,44 @@ def with_network(model: LoadedModel) -> Predict:
     return lambda image: predictor(image).mask
 
 
+def check_facts(backend: OnnxBackend, model: LoadedModel) -> None:
+    """Raise a RunError if a file describes another network than its checkpoint's."""
+    own = {
+        "labels": model.labels,
+        "preprocessing": model.preprocessing,
+        "threshold": model.threshold,
+        "stride": model.backend.stride,
+    }
+    for name, value in own.items():
+        found = vars(backend.facts)[name]
+        if found != value:
+            raise RunError(
+                f"{backend.path}: not kept: its {name} would be read as {found}; the checkpoint has {value}"
+            )
+
+
 class PlanesBackend:
     """A file from images (N, C, H, W) to probabilities, given images as other programs do.
 
-    QGIS's plugin gives shares of 255, and of two classes it takes the second's probability alone.
+    QGIS's plugin gives shares of 255 as its `facts` say, and of two classes takes the second's probability alone.
     """
 
     input_device = torch.device("cpu")
 
-    def __init__(self, model: LoadedModel, run: Run, *, for_qgis: bool) -> None:
+    def __init__(
+        self, model: LoadedModel, run: Run, facts: Mapping[str, Any] | None = None
+    ) -> None:
         self.stride, self.bytes_per_pixel = model.backend.stride, model.backend.bytes_per_pixel
-        self.may_overlap, self.run, self.for_qgis = model.labels.may_overlap, run, for_qgis
+        self.may_overlap, self.run, self.facts = model.labels.may_overlap, run, facts
+        self.threshold = (facts or {}).get("seg_thresh") or None
+        """By which the plugin decides between two classes."""
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return logits of the probabilities, see `Backend`."""
         images = pixels.numpy().transpose(0, 3, 1, 2)
-        if self.for_qgis:
-            images = images * np.float32(1 / 255)
+        if self.facts:
+            mean, std = (np.float32(self.facts[name]).reshape(1, -1, 1, 1) for name in _OF_QGIS[1:])
+            images = (images * np.float32(1 / 255) - mean) / std
         found = torch.from_numpy(self.run(np.ascontiguousarray(images)))
         if found.shape[1] == 1:
             found = torch.cat([1 - found, found], dim=1)

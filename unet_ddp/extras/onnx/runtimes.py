@@ -58,7 +58,7 @@ def open_session(path: Path, device: torch.device) -> Any:
         reason = explain_missing(path, "an ONNX file")
         if not reason:
             reason = f"no ONNX file, or a corrupt one ({shorten_error(error)})"
-        raise UserError(f"{path}: {reason}") from None
+        raise UserError(f"{path}: {reason}") from error
 
 
 def open_run(session: Any, path: Path, runtime: str) -> Run:
@@ -85,7 +85,7 @@ def open_openvino(path: Path, precision: str = "f32") -> Run:
     try:
         compiled = core.compile_model(core.read_model(os.fspath(path)), "CPU", options)
     except RuntimeError as error:
-        raise UserError(f"{path}: OpenVINO can't read it ({shorten_error(error)})") from None
+        raise UserError(f"{path}: OpenVINO can't read it ({shorten_error(error)})") from error
 
     def run(values: Array) -> Array:
         found: Array = compiled.infer_new_request({0: values})[0]  # for any thread
@@ -94,6 +94,6 @@ def open_openvino(path: Path, precision: str = "f32") -> Run:
     return run
 
 
-def shorten_error(error: Exception) -> str:
-    """Return what a runtime says of a failure, in one short line."""
-    return " ".join(str(error).split())[:160]
+def shorten_error(error: Exception, *, lines: int | None = None) -> str:
+    """Return what a runtime says of a failure, of its first `lines`, in one short line."""
+    return " ".join(" ".join(str(error).splitlines()[:lines]).split())[:160]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import io
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ SIZES = ((1, 64, 96), (2, 97, 131), (1, 33, 50), (1, 9, 21), (1, 160, 240))  # (
 TRACED = (2, 75, 107)  # sides that no stride divides
 PIXEL_AXES = (0, 1, 2)  # of (N, H, W, C), which may have any size
 LOGIT_AXES = (0, 2, 3)  # of (N, C, H, W)
+_SHAPES = "torch.fx.experimental.symbolic_shapes"
 
 
 class Exported(nn.Module):
@@ -53,6 +57,15 @@ class Exported(nn.Module):
         return logits, self.head.normalise(logits)
 
 
+def in_type(network: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Return a network in another type, with the tensors that are plain attributes of its modules."""
+    for module in network.to(dtype).modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                setattr(module, name, value.to(dtype))
+    return network
+
+
 def trace(
     module: nn.Module,
     examples: Sequence[Tensor],
@@ -63,7 +76,9 @@ def trace(
 ) -> Any:
     """Return the ONNX model of a module; `axes` has the axes of each example that may have any size."""
     auto = torch.export.Dim.DYNAMIC
-    with warnings.catch_warnings(), torch.no_grad():
+    logging.getLogger(_SHAPES).setLevel(logging.ERROR)
+    # Of a network that it can't trace, torch prints the graph.
+    with warnings.catch_warnings(), redirect_stderr(io.StringIO()), torch.no_grad():
         warnings.simplefilter("ignore")  # of what torch will deprecate
         traced = torch.export.export(
             module,

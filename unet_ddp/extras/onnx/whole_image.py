@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, cast
 
@@ -188,6 +188,35 @@ def add_qgis_steps(network: Any, model: LoadedModel) -> Any:
     before = trace(FromUnit(), [image], axes, inputs=["image"], outputs=["pixels"])
     after = trace(Foreground(), [shares], axes, inputs=["probabilities"], outputs=["classes"])
     return join([before, network, after], "image", "classes")
+
+
+def add_steps(network: Any, model: LoadedModel, form: str) -> Any:
+    """Return an exported network with the steps before and after it that its form has."""
+    forms: dict[str, Callable[[Any, LoadedModel], Any]] = {
+        "--whole": add_image_steps,
+        "--qgis": add_qgis_steps,
+        "--bioimageio": add_probability_steps,
+    }
+    return forms[form](network, model) if form else network
+
+
+def describe_ends(model: LoadedModel, form: str) -> str:
+    """Return a line about the input and the output of a file."""
+    pixels, classes = model.preprocessing, model.labels.num_classes
+    planes = f"  images (N, {pixels.channels}, H, W)"
+    lines = {
+        "--whole": f"  images (N, H, W, {pixels.channels}) of {pixels.dtype} to mask values (N, H, W)",
+        "--bioimageio": f"{planes} of {pixels.dtype}, to probabilities (N, {classes}, H, W)",
+        "--qgis": f"{planes} from 0 to 1, to probabilities, for QGIS's Deepness",
+        "": f"  pixels (N, H, W, {pixels.channels}) of {pixels.dtype}, at scale {pixels.scale:g}, to "
+        f"logits and probabilities (N, {classes}, H, W)",
+    }
+    return lines[form]
+
+
+def describe_form(model: LoadedModel, form: str) -> dict[str, str]:
+    """Return the metadata that the programs of a form read."""
+    return describe_for_qgis(model) if form == "--qgis" else {}
 
 
 def describe_for_qgis(model: LoadedModel) -> dict[str, str]:

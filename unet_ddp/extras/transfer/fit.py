@@ -140,8 +140,10 @@ def fit_weights(
         if name not in names and name.endswith("num_batches_tracked"):
             del wanted[name]
     part = wanted
-    beyond = [n for n in names if not in_encoder(n) and n not in head]
-    if encoder_only or not beyond:
+    beyond = [n for n in wanted if not in_encoder(n) and n not in head]
+    if not beyond and loaded.labels is not None:  # a network of ours that is an encoder and a head
+        beyond = [*head]
+    if encoder_only or not any(name in names for name in beyond):
         part = {name: tensor for name, tensor in wanted.items() if in_encoder(name)}
     found = {name: names[name] for name in part if name in names}
     fitted = FittedWeights({name: loaded.state[theirs] for name, theirs in found.items()})
