@@ -238,6 +238,23 @@ def _failing_program(config: tuple[int, str], world: World) -> int:
     return 0
 
 
+def compiled_gradients() -> tuple[list[float], list[float]]:
+    """Gradients of a function of sums over ranks, as it is and compiled."""
+    world = join("cpu", 60)
+    found = []
+
+    def loss(values: torch.Tensor) -> torch.Tensor:
+        return sum_over_ranks(values * values).square().sum()
+
+    for function in (loss, torch.compile(loss, backend="aot_eager", fullgraph=True)):
+        values = (torch.arange(3.0) + world.rank).requires_grad_()
+        function(values).backward()
+        assert values.grad is not None
+        found.append(values.grad.tolist())
+    leave(world)
+    return found[0], found[1]
+
+
 def train_some(model: str, encoder: str, side: int) -> list[float]:
     """Losses of three steps of one of smp's networks."""
     world = join("cpu", 60)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from torch.distributed.launcher.api import LaunchConfig
-from torch.distributed.run import config_from_args, parse_args
+from torch.distributed.run import config_from_args, get_args_parser, parse_args
 
 from tests import cluster
 from tests.conftest import data_flags, make_set
@@ -44,7 +44,9 @@ def run_tool(name: str, *argv: str, text: str | None = None) -> None:
 
 
 def parse_torchrun(argv: list[str]) -> tuple[LaunchConfig, TrainConfig]:
-    """Return what torchrun and train.py understand by a command line."""
+    """Return what torchrun and train.py understand by a command line; older torchruns lack a flag."""
+    if "--shutdown-timeout" not in get_args_parser().format_help():
+        argv = [word for word in argv if not word.startswith("--shutdown-timeout")]
     launch, program, words = config_from_args(parse_args(argv))
     assert program == sys.executable and words[1] == "train.py", words
     return launch, parse_train(words[2:])

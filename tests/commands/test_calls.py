@@ -90,6 +90,7 @@ def test_arrays_have_the_scores_of_their_files(run: unet_ddp.TrainedRun) -> None
         expected.intervals,
     )
     assert [*found.per_image] == [str(row) for row in range(10)]
+    assert "scored: 10 images in the argument images, at their own size" in found.text
     rows = [*zip(expected.per_image, images, masks, strict=True)]
     assert unet_ddp.evaluate(run, rows, device="cpu").per_image == expected.per_image
     better = unet_ddp.evaluate(run, images, masks, threshold=expected.best_threshold, device="cpu")

@@ -481,10 +481,11 @@ def test_no_thread_of_a_group_outlives_it(tmp_path: Path) -> None:
         threads = lambda: [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
         before = threads()
         leave(world)
-        print(*("gloo" in " ".join(found) for found in (before, threads())))
+        print(len(before), *threads())
         """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "1"}
     done = python(tmp_path, "-c", script, **where)
-    assert done.stdout == "True False\n", done.stdout + done.stderr
+    before, *after = done.stdout.split()  # nor does gloo print a line
+    assert len(after) == int(before) - 3, done.stdout + done.stderr  # its three

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tests import jobs
 from tests.ranks import Ranks
 from unet_ddp.distributed import world as world_module
 from unet_ddp.distributed.join import join, leave
@@ -267,3 +268,9 @@ def test_gradients_are_the_mean_of_both_ranks_and_buffers_their_own(ranks: Ranks
     (own, mean), (other, other_mean) = one["gradients"], two["gradients"]
     assert own != other
     assert mean == other_mean == pytest.approx((own + other) / 2)
+
+
+def test_a_compiled_sum_has_its_gradient(ranks: Ranks) -> None:
+    """Issue: compiled by torch 2.11, the gradient of a sum in place was 0; on CPUs, its wait broke the graph."""
+    for plain, compiled in ranks.run(2, jobs.compiled_gradients):
+        assert compiled == plain and any(plain)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._tools.fake_collectives  # torch 2.10 has collectives of fake tensors here
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
 from torch._subclasses import fake_tensor

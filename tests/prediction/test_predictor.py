@@ -61,8 +61,10 @@ def test_the_package_imports_no_more_than_it_needs(tmp_path: Path) -> None:
     assert has_torch == "False"
     for name in ("tyro", "yaml", "unet_ddp.config", "unet_ddp.cli", "unet_ddp.training",
                  "unet_ddp.checks", "unet_ddp.distributed.world", "unet_ddp.evaluation",
-                 "unet_ddp.distributed.launch", "unet_ddp.distributed.join", "sympy"):  # fmt: skip
+                 "unet_ddp.distributed.launch", "unet_ddp.distributed.join"):  # fmt: skip
         assert name not in library.split(), name
+    if not torch.__version__.startswith("2.10."):  # which draws weights on no device with it
+        assert "sympy" not in library.split()
     for name in ("albumentations", "segmentation_models_pytorch", "timm", "torchvision",
                  "tensorboard", "matplotlib", "cv2", "onnxruntime", "unet_ddp.extras.cloud"):  # fmt: skip
         assert name not in program.split(), name

@@ -339,6 +339,23 @@ def test_a_run_comes_back_if_the_one_that_replaces_it_was_not_saved(tmp_path: Pa
     assert files_in(tmp_path) == {"last.pt", "report.html"}
 
 
+@pytest.mark.parametrize("puts_back", [Path.rename, shutil.copy])
+def test_a_run_that_was_put_back_by_hand_loses_nothing(tmp_path: Path, puts_back: Any) -> None:
+    """Issue: --overwrite was killed, last.pt was moved back, and the next start deleted the rest."""
+    saved_run(tmp_path, 0.1)
+    fill(tmp_path, {"metrics.csv", "evaluation/scores.json"}, by_run=True)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    set_aside(tmp_path)
+    puts_back(tmp_path / ".replaced" / "last.pt", tmp_path / "last.pt")
+    (tmp_path / "metrics.csv").write_text("epoch,step,\nmine")
+    settle(tmp_path)
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    rows = tmp_path / "metrics.csv"
+    kept = {rows: b"epoch,step,\nmine", tmp_path / "metrics.csv.replaced": before[rows]}
+    assert after == {**before, **kept}
+    assert opened(tmp_path, resume="auto").content is not None
+
+
 def test_a_new_run_that_can_not_be_saved_leaves_the_one_before(
     tmp_path: Path, disk: FullDisk
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import subprocess
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from tests.conftest import data_flags, make_set
-from tests.ranks import Ranks, call_train
+from tests.ranks import TRAIN, Ranks, call_train, warm_python
 from unet_ddp import __version__
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.errors import UserError
@@ -35,6 +36,13 @@ class Stop:
             record = json.loads((self.folder / "run.json").read_text())
             (self.folder / "seen.json").write_text(json.dumps(record))
             os.kill(os.getpid(), signal.SIGTERM)
+
+class Killed:
+    def __init__(self, run):
+        pass
+
+    def step(self, report, done):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 class Faulty:
     def __init__(self, run):
@@ -73,6 +81,21 @@ def test_a_run_that_is_killed_leaves_that_it_was_running(stopped: Path) -> None:
     seen = json.loads((stopped / "checkpoints" / "seen.json").read_text())
     assert seen["starts"][0]["end"] == {"state": "running"}
     assert seen["metrics"]["last"]["epoch"] == 1
+
+
+def test_a_start_that_was_killed_before_its_second_save_stays(tmp_path: Path) -> None:
+    """The checkpoint that it leaves has no step."""
+    (tmp_path / "my_kills.py").write_text(STOPS)
+    data = data_flags(make_set(tmp_path, 6))
+    argv = [TRAIN, *data, *FLAGS, "--epochs", "1", "--callback", "my_kills:Killed"]
+    done = warm_python(tmp_path, *argv, PYTHONPATH=str(tmp_path))
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    (killed,) = read(tmp_path)["starts"]
+    assert (killed["step"], killed["end"]) == (0, {"state": "running"})
+    status, _, err = call_train([*data, "--device", "cpu", "--resume"], str(tmp_path))
+    assert status == 0, err
+    first, second = read(tmp_path)["starts"]
+    assert (first, second["step"], second["end"]["state"]) == (killed, 0, "finished")
 
 
 def test_a_start_says_on_what_it_ran_and_how_it_ended(stopped: Path) -> None:

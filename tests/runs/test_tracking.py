@@ -27,6 +27,7 @@ from unet_ddp.errors import RunError, UserError
 from unet_ddp.metrics.scores import Scores, Validation
 from unet_ddp.runs import tracking
 from unet_ddp.runs.ending import Ending
+from unet_ddp.runs.resume import Resumed
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.runs.writers import (
     CsvWriter,
@@ -130,7 +131,8 @@ def open_tracker(
     errors = [] if errors is None else errors
     world = world or World()
     stop: Any = SimpleNamespace(request_stop=errors.append, reason=None, raise_error=lambda: None)
-    with Tracker(config, data, state, loaders, world, stop, log_uncompiled) as tracker:
+    how = (loaders, world, stop, log_uncompiled, Resumed())
+    with Tracker(config, data, state, *how) as tracker:
         yield tracker
 
 

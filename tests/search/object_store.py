@@ -246,7 +246,9 @@ class Scenario:
         self.asleep: Machine | None = None  # that is slow
         self.loaded: dict[bytes, Saved] = {}  # by digest of the object
         self.stored = 0  # epochs of the last.pt in storage
-        self.deletes = False  # a start that overwrites the run has not claimed it yet
+        self.root: int | None = None  # the first state of the run in storage
+        self.begun = 0  # its epochs when it was put first
+        self.pending: list[int] = []  # the first states of runs that may replace it
         self.neighbours = set(NEIGHBOURS)
         if self.random.random() < 0.1:
             self.neighbours.add(self.random.choice(IN_THE_WAY))
@@ -262,13 +264,10 @@ class Scenario:
         error = ""
         try:
             with RunFolder(config, World(), say) as run:
-                stored = self.stored
+                stored, roots = self.stored, {self.root, *self.pending}
                 resumed = run.open(config)
-                self.check_resumed(machine, resumed, stored)
-                self.deletes |= resumed.is_new  # what it overwrites may go at any moment now
+                self.check_resumed(machine, resumed, stored, roots)
                 run.claim(config, resumed, {n: SAVED[n] for n in ABOUT})
-                self.deletes &= not resumed.is_new
-                self.stored *= not resumed.is_new
                 self.train(machine, run, resumed)
         except (UserError, RunError) as failure:
             error = str(failure)
@@ -281,7 +280,7 @@ class Scenario:
             state.load_state_dict(resumed.content)
             number = self.number_of(resumed.content)
         else:
-            self.new_state(state, None)
+            self.pending.append(self.new_state(state, None))
         rows = CsvWriter(run.path / "metrics.csv", after=state.done)
         run.begin(make_data(), state, resumed)
         number = self.number_of({"model": state.network.state_dict()})
@@ -362,7 +361,7 @@ class Scenario:
         except UserError as error:
             if "checkpoint" not in str(error) and "not found" not in str(error):
                 self.fail("last.pt can't be read", str(error))
-            elif self.stored and not self.deletes:
+            elif self.root is not None:
                 self.fail("last.pt is gone", str(error))
             return
         self.check_set(last)
@@ -380,10 +379,15 @@ class Scenario:
     def check_set(self, last: Saved) -> None:
         """The best network and the rows are there of which last.pt speaks."""
         number, epoch, best = last.number, last.epoch, last.best
-        if epoch < self.stored and not self.deletes:
+        line = self.line_of(number)
+        if line[-1] in self.pending:  # none of an earlier one may come
+            self.root, self.begun = line[-1], epoch
+            self.pending = self.pending[self.pending.index(self.root) + 1 :]
+        elif line[-1] != self.root:
+            self.fail("a run that was replaced is back", f"{line[-1]} in place of {self.root}")
+        elif epoch < self.stored:
             self.fail("storage went back", f"from epoch {self.stored} to {epoch}")
         self.stored = epoch
-        line = self.line_of(number)
         future = {n for n in self.epochs if number in self.line_of(n)}  # of which all may be there
         if best["score"] > float("-inf"):
             try:
@@ -395,6 +399,8 @@ class Scenario:
                 self.fail("best.pt is older than last.pt", f"{found.best}, {best} of {line}")
             elif of not in line and of not in future:
                 self.fail("best.pt is of a start that lost", f"state {of} beside {line}")
+        if self.begun:  # the first save is put before the rows: those of the run before are there
+            return None
         rows = [*csv.DictReader(io.StringIO((self.object("metrics.csv") or b"").decode()))]
         if "metrics.csv" in self.neighbours or self.epochs[line[-1]].epoch:
             return None
@@ -403,7 +409,9 @@ class Scenario:
             self.fail("metrics.csv lacks rows", f"{numbers}, last.pt is of {line[::-1]}")
         return None
 
-    def check_resumed(self, machine: Machine, resumed: Resumed, stored: int) -> None:
+    def check_resumed(
+        self, machine: Machine, resumed: Resumed, stored: int, roots: set[int | None]
+    ) -> None:
         """A start goes on from what storage has, or from what is newer."""
         self.trace.append(f"{machine.name}: starts from {resumed.source if resumed.content else 0}")
         if resumed.content is None:
@@ -412,7 +420,10 @@ class Scenario:
             machine.named.clear()  # the run goes on from these files
         epoch = resumed.content["position"]["epoch"]
         stored = min(stored, self.stored)  # another start may have overwritten the run meanwhile
-        if epoch < stored and not self.deletes and resumed.source.name.startswith("last"):
+        root = self.line_of(self.number_of(resumed.content))[-1]
+        if root not in {*roots, self.root, *self.pending}:  # by then, or before
+            self.fail("a run that was replaced is resumed", f"{root}, storage has {self.root}")
+        if root == self.root and epoch < stored and resumed.source.name.startswith("last"):
             self.fail("an older state is resumed", f"epoch {epoch}, storage has {stored}")
 
     def remember(self, machine: Machine, line: str) -> None:

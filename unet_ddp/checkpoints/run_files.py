@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 from collections.abc import Iterable
@@ -51,6 +52,7 @@ LATE = ("run.json", "learning_rate.csv", "samples.png", "profile.json", "report.
 EVENTS = ".unet_ddp"
 """The ending of our TensorBoard files."""
 _REPLACED = ".replaced"
+_RUN = ".run"  # names the run that was set aside
 _SHOWN = 20  # files in one message
 
 
@@ -133,10 +135,14 @@ def set_aside(folder: Path) -> None:
         OSError: one can't be moved; all are where they were.
     """
     try:
+        aside, run = folder / _REPLACED, _read_run(folder / "last.pt")
+        if run:
+            aside.mkdir(exist_ok=True)
+            (aside / _RUN).write_text(run)
         for path in sorted(find_files(folder), key=lambda path: path.name != "last.pt"):
-            aside = folder / _REPLACED / path.relative_to(folder)
-            aside.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(aside)
+            to = aside / path.relative_to(folder)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(to)
     except OSError:
         settle(folder)
         raise
@@ -145,13 +151,24 @@ def set_aside(folder: Path) -> None:
 
 
 def settle(folder: Path) -> None:
-    """Complete what a kill has left: a run whose replacement was not saved comes back, else it is deleted."""
-    aside = folder / _REPLACED
+    """Complete what a kill has left: a run whose replacement was not saved comes back, else it is deleted.
+
+    So does one whose last.pt somebody has put back by hand. What else is there by then stays, and the file of that
+    name gets the ending .replaced.
+    """
+    aside, last = folder / _REPLACED, folder / "last.pt"
     if aside.is_dir():
-        if not (folder / "last.pt").exists():
+        run = ""
+        with suppress(FileNotFoundError):
+            run = (aside / _RUN).read_text()
+        if not last.exists() or (run and run == _read_run(last)):
             moved = [path for path in aside.rglob("*") if path.is_symlink() or not path.is_dir()]
             for path in sorted(moved, key=lambda path: path.name == "last.pt"):
                 to = folder / path.relative_to(aside)
+                if path == aside / _RUN or _is_copy(path, to):
+                    continue
+                if os.path.lexists(to):
+                    to = to.with_name(f"{to.name}{_REPLACED}")
                 to.parent.mkdir(exist_ok=True)
                 path.replace(to)
         shutil.rmtree(aside, ignore_errors=True)  # a network disk keeps what is open
@@ -159,6 +176,19 @@ def settle(folder: Path) -> None:
         path = temporary.with_name(temporary.name[1:].rsplit(".", 3)[0])
         if is_name_of_run(str(path.relative_to(folder))):
             remove_stale([path])
+
+
+def _read_run(last: Path) -> str:
+    """Return the name that a run has in its last.pt; empty if that can't be read."""
+    import torch
+
+    with suppress(Exception):  # of torch, for what is corrupt
+        return str(torch.load(last, map_location="cpu", weights_only=True, mmap=True)["run"])
+    return ""
+
+
+def _is_copy(path: Path, other: Path) -> bool:
+    return not path.is_symlink() and other.is_file() and filecmp.cmp(path, other, shallow=False)
 
 
 def advise_on_replaced(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +46,7 @@ def placing_data(
     Raises:
         UserError: only one of images and masks is an object, or they are no arrays.
     """
-    found, kept, new = dict(settings), set[Path](), list[Path]()
+    found, kept, new = dict(settings), set[Path](), dict[Path, tuple[str, str]]()
     try:
         for names, images, masks in _find_objects(settings):
             paths = [_find_path(each) for each in (images, images if masks is None else masks)]
@@ -54,22 +55,32 @@ def placing_data(
 
                 folder, line = write_items(_as_items(names, images, masks), find_folder())
                 kept.add(folder)
-                new += [folder] * bool(line)
-                if line and os.environ.get("RANK", "0") == "0":
-                    print_lines(line)
+                if line:
+                    new[folder] = names
+                    if os.environ.get("RANK", "0") == "0":
+                        print_lines(line)
                 paths = [str(folder / kind) for kind in SIDES[0]]
             found |= dict(zip(names, paths, strict=True))
         yield found
-    except UserError:
+    except UserError as error:
         from unet_ddp.extras.arrays.item_files import remove_unused
 
-        for folder in new:
+        for folder, names in new.items():
             remove_unused(folder)
+            _name_items(error, folder, names)
         raise
     if kept and found.get("overwrite") and not found.get("resume"):
         from unet_ddp.extras.arrays.item_files import remove_others
 
         remove_others(kept)
+
+
+def _name_items(error: UserError, folder: Path, names: tuple[str, str]) -> None:
+    """Put items, as masks[3], into an error in place of their files in `folder`, if it is gone."""
+    for kind, name in zip(SIDES[0], names, strict=True):
+        if not folder.exists():
+            file = rf"{re.escape(str(folder / kind))}/(.+?)\.npy"
+            error.args = (re.sub(file, rf"{name}[\1]", str(error)),)
 
 
 @contextmanager
@@ -84,8 +95,9 @@ def giving_data(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         found[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
     given: dict[str, Items] = {}
     for names, images, masks in _find_objects(settings):
-        given[f"given:{names[0]}"] = _as_items(names, images, masks)
-        found |= dict.fromkeys(names, f"given:{names[0]}")
+        place = f"the argument {names[0]}"  # as messages name it
+        given[place] = _as_items(names, images, masks)
+        found |= dict.fromkeys(names, place)
     with _given_at_once:
         GIVEN.update(given)
         try:

@@ -139,14 +139,14 @@ def prepare(config: TrainConfig, folder: RunFolder, world: World, began: float) 
     state, loaders = builder.build(config)
     stop = StopSignal(world)
     tracker = Tracker(  # logs in to W&B
-        config, data, state, loaders, world, stop, parts.log_uncompiled
+        config, data, state, loaders, world, stop, parts.log_uncompiled, resumed
     )
     folder.on_saved = tracker.saved
     # Only now, as nothing can be wrong any more: what --overwrite replaces is moved aside.
     metadata = partial(build_metadata, config, spec, data, loaders, world)  # read by one rank
     world.on_main(lambda: folder.claim(config, resumed, tracker.describe(metadata())))
-    tracker.log(resumed.notes, data.notes, loaders.notes, spec.notes)
-    tracker.log(describe_run(config, spec, state, loaders, world))
+    about = describe_run(config, spec, state, loaders, world)
+    tracker.log(resumed.notes, data.notes, loaders.notes, spec.notes, about)
     world.on_main(lambda: folder.begin(data, state, resumed))  # no thread may write at a fork
     tuner = data.labels.tuner(data, world, resize_masks=config.data.resize_masks)
     limit = config.launch.last_step(state.steps_per_epoch)

@@ -26,7 +26,7 @@ from unet_ddp.distributed.hosts import agree_on_attempt, host_id
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.distributed.world import World, separate_statistics
 from unet_ddp.errors import RunError, UserError, one_line
-from unet_ddp.files.output import complain
+from unet_ddp.files.output import complain, without_stdout
 
 MISTAKE = 2  # exit status
 _SOON = timedelta(seconds=5)
@@ -75,7 +75,8 @@ def _open_groups(
         importlib.import_module("torch.distributed.nn.functional")
     place: Any = {"store": store, "rank": rank, "world_size": size}
     if device.type == "cpu":
-        dist.init_process_group("gloo", timeout=patience, **place)
+        with without_stdout():
+            dist.init_process_group("gloo", timeout=patience, **place)
         separate_statistics(None)
         return None
     # NCCL's watchdog ends the process: gloo is to be first, whose error becomes one line.
@@ -84,7 +85,8 @@ def _open_groups(
     separate_statistics(dist.new_group(timeout=timeout))
     is_one_machine = size == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(size)  # not if assumed
     if is_one_machine or _all_reachable(store, rank, size):
-        return dist.new_group(backend="gloo", timeout=patience)
+        with without_stdout():
+            return dist.new_group(backend="gloo", timeout=patience)
     return None
 
 
@@ -270,13 +272,8 @@ def host_store() -> dist.TCPStore:
         ) from None
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    return dist.TCPStore(
-        "127.0.0.1",
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        master_listen_fd=listener.detach(),
-    )
+    how: Any = {"is_master": True, "wait_for_workers": False}
+    return dist.TCPStore("127.0.0.1", port, master_listen_fd=listener.detach(), **how)
 
 
 def leave(world: World, *, failed: bool = False) -> None:

@@ -152,10 +152,13 @@ class _Sum(torch.autograd.Function):
 
 
 def _add_up(values: Tensor, group: Any = None) -> Tensor:
-    """Add up `values` over all ranks in place, and return them; a GPU's host does not wait."""
+    """Add up `values` over all ranks, in place, and return the sums; a GPU's host does not wait."""
+    if torch.compiler.is_compiling():
+        dist.all_reduce(values, group=group)
+        return values.clone()  # compiled by torch 2.11, what is summed in place has no gradient
     with record_function("all-reduce"):
         if values.device.type != "cpu":
-            dist.all_reduce(values, group=group)  # compiled, it does not return None
+            dist.all_reduce(values, group=group)
         else:
             work = dist.all_reduce(values, group=group, async_op=True)
             # A sleeping core takes longer to wake up than a small sum takes: a tenth of a step in all.

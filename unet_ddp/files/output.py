@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from datetime import datetime
 from itertools import pairwise
 from types import TracebackType
@@ -65,6 +65,20 @@ def survive_lost_output() -> None:
                 write_through=stream.write_through,
             )
             setattr(sys, name, lossy)
+
+
+@contextmanager
+def without_stdout() -> Iterator[None]:
+    """Drop what compiled libraries print in the block, as gloo of torch 2.10 does between JSON lines."""
+    with ExitStack() as stack:
+        with suppress(OSError):  # closed before the start
+            kept = os.dup(1)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, 1)
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            stack.callback(os.close, nothing)
+            os.dup2(nothing, 1)
+        yield
 
 
 def _show_traceback(

@@ -168,8 +168,7 @@ class RunFolder:
             UserError: a new run can't be saved: what the folder contained is there again.
         """
         self._unsaved |= resumed.due
-        saves = resumed.is_new or resumed.source != self.last or bool(resumed.due)
-        if saves:
+        if resumed.is_new or resumed.source != self.last or resumed.due:
             self.save(state)
         failure = self._finish_write()
         if failure and resumed.is_new:

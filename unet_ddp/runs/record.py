@@ -34,13 +34,21 @@ class RunRecord:
     """Writes run.json on the main process: at the start, after each epoch and at the end.
 
     A kill leaves the state of the last epoch, which says "running". A record that can't be written is a warning,
-    but at the start.
+    but at the start. `is_new`: the run has had no earlier start.
     """
 
     def __init__(
-        self, config: TrainConfig, data: PreparedData, world: World, log: Callable[[str], None]
+        self,
+        config: TrainConfig,
+        data: PreparedData,
+        world: World,
+        log: Callable[[str], None],
+        *,
+        is_new: bool,
     ) -> None:
         self._path, self._log = config.folder / NAME, log
+        # Of a new run, the file is one of the run that it replaces.
+        self._earlier = [] if is_new else read_record(self._path).get("starts", [])
         self.start = {**describe_start(world.device), "processes": world.size, "tracked": {}}
         """The facts of this start; `tracked` has the ids of the run at tracking services, by their names."""
         self._made_with = {**self.start, "metrics": {}}
@@ -52,15 +60,12 @@ class RunRecord:
         }
         self._is_open = False
 
-    def find_tracked(self, state: TrainState) -> dict[str, str]:
+    def find_tracked(self) -> dict[str, str]:
         """Return the ids at tracking services that an earlier start of a run had; none for a new run."""
         found: dict[str, str] = {}
-        for start in self._read_starts(state):
+        for start in self._earlier:
             found |= {name: str(each) for name, each in start["tracked"].items()}
         return found
-
-    def _read_starts(self, state: TrainState) -> list[Content]:
-        return read_record(self._path).get("starts", []) if state.done else []
 
     def describe(self, metadata: Content) -> Content:
         """Return what each checkpoint has of a run, this start and the figures of the best epoch included.
@@ -78,7 +83,7 @@ class RunRecord:
             UserError: it can't be written.
         """
         self.start |= {"step": state.done, "end": {"state": "running"}}
-        self._content["starts"] = [*self._read_starts(state), self.start]
+        self._content["starts"] = [*self._earlier, self.start]
         rows = map(_to_figures, read_rows(self._path.with_name("metrics.csv")))
         self._rows = {row["epoch"]: row for row in rows if "epoch" in row}
         self._note_metrics(state)

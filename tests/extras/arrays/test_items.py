@@ -147,7 +147,8 @@ def test_what_is_no_pair_of_arrays_is_refused_in_a_line(images: Any, masks: Any,
         ({"images": [("a", A, M), ("a", A, M)]}, "images: items 0 and 1 have one name, 'a'"),
         ({"images": IMAGES, "masks": MASKS, "epochs": 0}, "--epochs 0: must be 1 or more"),
         ({"images": IMAGES[:1], "masks": MASKS[:1]}, "none left to train on"),
-        ({"images": IMAGES, "masks": MASKS.astype(np.float32) + 0.5}, "mask values are not whole numbers"),
+        ({"images": IMAGES, "masks": MASKS.astype(np.float32) + 0.5}, "masks[0]: mask values are not whole numbers"),
+        ({"images": IMAGES, "masks": MASKS, "val_images": [("a/b", A, M[1:])]}, "val_masks[a/b] is 32x23, its image 32x24"),
     ],
 )  # fmt: skip
 def test_train_refuses_in_a_line_and_leaves_nothing(

@@ -382,28 +382,58 @@ def test_only_names_that_a_new_run_may_put_are_refused(one: Machine) -> None:
     assert read(one.address / "epoch_0005.pt") == b"of the user"
 
 
-def test_the_run_of_an_earlier_version_is_continued_and_overwritten(
-    one: Machine, two: Machine
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_run_stays_until_the_one_that_overwrites_it_is_put(
+    one: Machine, two: Machine, broken: list[str], is_saved: bool
 ) -> None:
-    """Its pointer has no list of files, and best.pt stands for itself."""
+    """After a kill before that, another machine has the run before; so has this one, unless its disk has the new one."""
     with one.run() as folder:
+        write_text(folder.path / "metrics.csv", "epoch,step,\n4\n")
         save(folder, 1, is_best=True)
-    pointer = json.loads(read(one.address / "last.json"))
-    earlier = {name: pointer[name] for name in ("token", "launch", "saves")}
-    put(one.address / "last.json", json.dumps(earlier).encode())
-    delete(one.address / "last" / pointer["best"]["name"])
-    assert weight(checkpoint.load(one.address / "best.pt")) == 1
+    before = {name: read(one.address / name) for name in objects(one.address) - {"last.json"}}
+    with two.run(overwrite=True) as folder:
+        if is_saved:
+            broken.append("no answer")
+            save(folder, 5)
+    broken.clear()
+    assert {n: read(one.address / n) for n in objects(one.address) - {"last.json"}} == before
+    assert weights(one.address) == [1, 1]
+    assert "contains a run" in two.refused()
+    content = one.resumed(resume="auto").content
+    assert content is not None and weight(content) == 1
     with two.run(resume="auto") as folder:
-        assert weight(checkpoint.load(folder.path / "best.pt")) == 1
-        save(folder, 2)
-    assert weight(checkpoint.load(one.address / "best.pt")) == 1 and generations(one.address) == [
-        2,
-        1,
-    ]
-    put(one.address / "last.json", json.dumps(earlier).encode())
-    with one.run(overwrite=True):
-        pass
-    assert "best.pt" not in objects(one.address)
+        assert weight(checkpoint.load(folder.last)) == (5 if is_saved else 1)
+        save(folder, 6)
+    there = objects(one.address)
+    if is_saved:
+        assert there == FILES | {name for name in there if name.startswith("last/")}
+        assert len(generations(one.address)) < 3 and "last.json" in two.refused()
+    else:
+        assert {"metrics.csv", "best.pt"} <= there and weights(one.address) == [6, 1]
+        assert generations(one.address) == [2, 1]
+
+
+def test_objects_of_the_run_before_that_a_kill_has_left_are_not_the_new_run_s(
+    one: Machine, two: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with one.run() as folder:
+        write_text(folder.path / "metrics.csv", "epoch,step,\n4\n")
+        save(folder, 1, is_best=True)
+
+    def die(path: Url) -> None:
+        if path.parent == one.address:
+            raise KillError
+
+    with pytest.raises(KillError), two.run(overwrite=True) as folder:
+        monkeypatch.setattr(pointer, "delete", die)
+        save(folder, 5)
+    monkeypatch.setattr(pointer, "delete", delete)
+    assert "metrics.csv" in objects(one.address)
+    with one.run(resume="auto") as folder:
+        assert weight(checkpoint.load(folder.last)) == 5
+        assert not (folder.path / "metrics.csv").exists()
+        save(folder, 6)
+    assert not {"metrics.csv", "best.pt"} & objects(one.address)
 
 
 def test_of_two_that_start_at_once_one_is_refused(one: Machine, two: Machine) -> None:

@@ -353,20 +353,6 @@ def test_another_search_in_the_folder_is_refused(trainer: Trainer) -> None:
         main(ARGV)
 
 
-def test_a_search_of_an_earlier_version_continues_without_the_settings_it_did_not_have(
-    trainer: Trainer,
-) -> None:
-    trainer.stops_at = 2
-    assert main(ARGV) == 130
-    saved = state()
-    del saved["about"]["scale"]
-    Path("checkpoints/tune/tune.json").write_text(json.dumps(saved), encoding="utf-8")
-    with pytest.raises(UserError, match=r"its search has --scale 1.0, not 0.5"):
-        main([*ARGV, "--scale", "0.5"])
-    trainer.stops_at = None
-    assert main(ARGV) == 0
-
-
 def test_without_validation_or_optuna_or_under_torchrun(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,8 +24,9 @@ class ItemKind(PairKind):
     """Items of a data set, or of a sequence of images and one of masks."""
 
     def claims(self, places: Places) -> bool:
-        """Return whether a place is an object in a module."""
-        return names_object(places.images) or names_object(places.masks)
+        """Return whether a place is an object in a module, or data that Python has given."""
+        is_given = str(places.images) in GIVEN
+        return is_given or names_object(places.images) or names_object(places.masks)
 
     def find(self, places: Places, report: Report) -> Pairs:
         """Return all items, each read once."""

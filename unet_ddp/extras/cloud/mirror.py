@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunningError
 from contextlib import ExitStack, suppress
@@ -13,7 +13,7 @@ from typing import IO
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.extras.cloud.objects import Version, put, read_version
-from unet_ddp.extras.cloud.working_folder import WorkingFolder, stamp_of
+from unet_ddp.extras.cloud.working_folder import Stamp, WorkingFolder, stamp_of
 from unet_ddp.files import write_text
 
 SOON = 2.0  # seconds; a longer wait for storage is said
@@ -73,18 +73,28 @@ class CloudMirror(WorkingFolder):
                         checkpoints[path.name] = stack.enter_context(path.open("rb"))
             stamps = {name: stamp_of(os.fstat(file.fileno())) for name, file in checkpoints.items()}
             others = {path.name for path in self.find_files()} - {"last.pt", "last.1.pt"}
-            self.run.check_pointer()
+            if self.run.check_pointer().is_replaced:  # what is there stays until the first save
+                if "last.pt" not in checkpoints:
+                    return
+                self._put_checkpoints(checkpoints, stamps)
+            self.run.delete_stale()
             self.run.record_files(others)
             for name in sorted(others - {"best.pt"}):
                 with suppress(FileNotFoundError):
                     self._put(name)
-            changed = {}
-            for name, file in checkpoints.items():
-                if self.stamps.get(name) != stamps[name]:
-                    changed[name] = file
-            if changed:
-                self.run.put_save(changed.get("last.pt"), changed.get("best.pt"))
-                self.stamps |= stamps
+            self._put_checkpoints(checkpoints, stamps)
+
+    def _put_checkpoints(
+        self, checkpoints: Mapping[str, IO[bytes]], stamps: Mapping[str, Stamp]
+    ) -> None:
+        """Put last.pt and best.pt, open files with these stamps, if they have changed."""
+        changed = {}
+        for name, file in checkpoints.items():
+            if self.stamps.get(name) != stamps[name]:
+                changed[name] = file
+        if changed:
+            self.run.put_save(changed.get("last.pt"), changed.get("best.pt"))
+            self.stamps |= stamps
         if "last.pt" in changed and self.run.pointer is not None:
             write_text(self.stored_file, self.run.pointer.saves[0].sha256)
 

@@ -17,8 +17,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from unet_ddp.checkpoints.run_files import is_name_of_run
 from unet_ddp.errors import UserError, from_plain
 from unet_ddp.extras.cloud.objects import (
     Version,
@@ -55,8 +56,10 @@ class Pointer:
     token: str  # of the start that may replace it
     launch: str | None  # the name of its torchrun, if it has one
     saves: tuple[Saved, ...] = ()  # the newest first
-    best: Saved | None = None  # the best network; None: best.pt itself, as in earlier versions
-    files: tuple[str, ...] | None = None  # names that runs here have put; None: in earlier versions
+    best: Saved | None = None  # the best network
+    files: tuple[str, ...] = ()  # names that runs here have put
+    is_replaced: bool = False  # by a run without a save here: saves and best are of the run before
+    stale: tuple[str, ...] = ()  # objects of the run before, deleted after the first save
 
 
 class StoredRun:
@@ -144,7 +147,7 @@ class StoredRun:
         """
         assert self.pointer is not None  # `open` or `replace_pointer` was called
         names, known = set(names), self.pointer.files
-        if known is None or names.issubset(known):
+        if names.issubset(known):
             return
         try:
             self.replace_pointer(replace(self.pointer, files=tuple(sorted(names.union(known)))))
@@ -155,7 +158,8 @@ class StoredRun:
     def put_save(self, last: IO[bytes] | None, best: IO[bytes] | None) -> None:
         """Put a checkpoint and the best network, then the pointer to both; None: as they are there.
 
-        Checkpoints that the pointer does not name any more are deleted.
+        Checkpoints that the pointer does not name any more are deleted, and so are all objects of a run that this
+        save replaces.
 
         Raises:
             FileExistsError: another start has replaced the pointer.
@@ -164,6 +168,8 @@ class StoredRun:
         pointer = self.pointer
         assert pointer is not None  # `replace_pointer` was called
         saves, new_best = pointer.saves, pointer.best
+        if pointer.is_replaced:
+            saves, new_best = (), None
         newest = saves[0] if saves else None
         generation = 1 + (newest.generation if newest else 0)
         if best is not None:
@@ -173,15 +179,38 @@ class StoredRun:
             if saved is not newest:
                 saves = (saved, *saves)[:_KEPT]
         if (saves, new_best) != (pointer.saves, pointer.best):
+            new: dict[str, Any] = {"saves": saves, "best": new_best, "is_replaced": False}
             try:
-                self.replace_pointer(replace(pointer, saves=saves, best=new_best))
+                self.replace_pointer(replace(pointer, **new))
             except FileExistsError:
                 pointer = self.check_pointer()  # a command has recorded a file
-                self.replace_pointer(replace(pointer, saves=saves, best=new_best))
+                self.replace_pointer(replace(pointer, **new))
             with suppress(UserError):  # what can't be deleted does no harm
                 self._delete_unnamed()
+        self.delete_stale()
         if best is not None and new_best is not None:
+            self.record_files(["best.pt"])
             copy(self.path(new_best), self.address / "best.pt")  # for other programs
+
+    def delete_stale(self) -> None:
+        """Delete the objects of a run that another one has replaced, and take them out of the pointer.
+
+        Raises:
+            FileExistsError: another start has replaced the pointer.
+            UserError: the pointer can't be put.
+        """
+        assert self.pointer is not None  # `replace_pointer` was called
+        if self.pointer.is_replaced or not self.pointer.stale:
+            return
+        listed = [name for name, _, _ in list_objects(self.address, is_deep=False)]
+        pointer = self.check_pointer()
+        files = {*pointer.files} - {*pointer.stale}
+        for name in {*filter(is_name_of_run, listed)} & {*pointer.stale}:
+            try:
+                delete(self.address / name)
+            except UserError:  # it does no harm, and stays a run's
+                files.add(name)
+        self.replace_pointer(replace(pointer, files=tuple(sorted(files)), stale=()))
 
     def _put_checkpoint(
         self, file: IO[bytes], generation: int, suffix: str, known: Saved | None

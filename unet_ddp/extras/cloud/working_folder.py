@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from unet_ddp.checkpoints.file import load
 from unet_ddp.checkpoints.run_files import find_files, is_name_of_run, may_write
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud.clients import StorageError
-from unet_ddp.extras.cloud.objects import delete, list_objects, read_chunks
-from unet_ddp.extras.cloud.pointer import COPIED, Pointer, Saved, StoredRun, hash_file
+from unet_ddp.extras.cloud.objects import list_objects, read_chunks
+from unet_ddp.extras.cloud.pointer import COPIED, Pointer, StoredRun, hash_file
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.runs.mirror import Mirror
 from unet_ddp.runs.recovery import contains_a_run
@@ -45,9 +46,7 @@ class WorkingFolder(Mirror):
         self._launchers: Sequence[str] = ()
         self._tokens = [secrets.token_hex(4)]  # of this start, and of the one that it continues
         self._token_file = self.path / ".token"  # of the starts that used this folder last
-        self._saves: tuple[Saved, ...] = ()  # in storage, from the one on that the run resumes
-        self._best: Saved | None = None
-        self._names: set[str] = set()  # of objects at the address that runs have put
+        self._found = Pointer("", None)  # its saves from the one on that the run resumes
 
     def open(self, launchers: Sequence[str]) -> None:
         """Bring the folder to the state in storage unless it has a newer one; see `Mirror.open`."""
@@ -63,7 +62,9 @@ class WorkingFolder(Mirror):
                     "--exp-name"
                 )
             return
-        self._saves, self._best = pointer.saves, pointer.best
+        self._found = pointer
+        if not pointer.is_replaced:
+            names -= {*pointer.stale}
         tokens = self._token_file.read_text().split() if self._token_file.is_file() else []
         is_own = pointer.token in tokens
         if is_own:  # and stays so if this start can't replace the pointer
@@ -75,7 +76,7 @@ class WorkingFolder(Mirror):
                 raise contains_a_run(address, [address / "last.json"])
         elif is_own and self._is_current():
             pass
-        elif pointer.saves:
+        elif pointer.saves and not (pointer.is_replaced and launch.resume is None):
             with write_errors(self.path, MAKE_ROOM):
                 self._download(names)
         elif launch.resume is not None:
@@ -89,11 +90,13 @@ class WorkingFolder(Mirror):
         address = self.run.address
         with write_errors(self.path, MAKE_ROOM):
             write_text(self._token_file, "\n".join(self._tokens))
-        pointer = Pointer(
-            self._tokens[0], "\n".join(self._launchers), files=tuple(sorted(self._names))
-        )
-        if not resumed.is_new:
-            pointer = replace(pointer, saves=self._saves, best=self._best)
+        how: dict[str, Any] = {}
+        if resumed.is_new:
+            how = {"is_replaced": bool(self._found.saves), "stale": self._found.files}
+        elif self._found.is_replaced and self._has_newest():  # the run before comes back
+            how = {"is_replaced": False, "stale": ()}
+        launch = "\n".join(self._launchers)
+        pointer = replace(self._found, token=self._tokens[0], launch=launch, **how)
         try:
             self.run.replace_pointer(pointer)
         except FileExistsError:
@@ -102,21 +105,13 @@ class WorkingFolder(Mirror):
                 "folder with --exp-name NAME, or stop it and use --resume"
             ) from None
         if resumed.is_new:
-            for name, _, _ in list(list_objects(address, is_deep=False)):
-                if name in self._names:
-                    delete(address / name)
             self._keep_unsaved()
         self.log(f"{address}: put from {self.path} after each save")
 
     def _check_free(self, names: set[str]) -> None:
         """Find which objects runs have put here, and check that no other one is in their way."""
-        pointer = self.run.pointer
-        ours = set(filter(is_name_of_run, names))
-        if pointer is not None and pointer.files is not None:
-            self._names = set(filter(is_name_of_run, pointer.files))
-        elif pointer is not None:
-            self._names = ours
-        for name in sorted(ours - self._names):
+        known = self.run.pointer.files if self.run.pointer else ()
+        for name in sorted({*filter(is_name_of_run, names)} - {*known}):
             # The settings of a run that is resumed are not known yet.
             is_kept = name.startswith("epoch_") and self._config.launch.resume is not None
             if is_kept or may_write(self._config, name):
@@ -128,11 +123,9 @@ class WorkingFolder(Mirror):
         """Return whether the working folder has the state in storage, or a newer one."""
         if not self.last.is_file():
             return False
-        newest = self._saves[0] if self._saves else None
-        if newest is not None:
-            with self.last.open("rb") as last:
-                if hash_file(last) == newest.sha256:
-                    return True
+        newest = next(iter(self._found.saves), None)
+        if self._has_newest():
+            return True
         try:
             load(self.last)
         except UserError as error:
@@ -141,6 +134,13 @@ class WorkingFolder(Mirror):
             return newest is None
         self.log(f"{self.last} is newer than what {self.run.address} has: it is used")
         return True
+
+    def _has_newest(self) -> bool:
+        """Return whether last.pt is the newest save in storage."""
+        if not self._found.saves:
+            return False
+        with self.last.open("rb") as last:
+            return hash_file(last) == self._found.saves[0].sha256
 
     def _download(self, names: set[str]) -> None:
         """Replace the run in the working folder by the one in storage; last.pt is there at the end."""
@@ -151,18 +151,20 @@ class WorkingFolder(Mirror):
                 path.unlink()
             self._copy({*COPIED} & names - {"best.pt"})
             try:
-                self._copy({"best.pt"} if self._best else {"best.pt"} & names)
+                self._copy({"best.pt"} if self._found.best else set())
             except StorageError:
                 raise
             except UserError as error:
                 self.log(f"warning: {error}; the run goes on without it")
-        write_text(self.stored_file, self._saves[0].sha256)
-        self.log(f"{self.run.address}: save {self._saves[0].generation} copied to {self.path}")
+        write_text(self.stored_file, self._found.saves[0].sha256)
+        self.log(
+            f"{self.run.address}: save {self._found.saves[0].generation} copied to {self.path}"
+        )
 
     def _download_newest(self, to: Path) -> None:
         """Write the newest checkpoint in storage that is not corrupt to a file."""
         errors = []
-        for place, saved in enumerate(self._saves):
+        for place, saved in enumerate(self._found.saves):
             try:
                 self.run.download(saved, to)
             except StorageError:  # a later start may find this one: it does not go back
@@ -170,7 +172,7 @@ class WorkingFolder(Mirror):
             except UserError as error:
                 errors.append(str(error))
                 continue
-            self._saves = self._saves[place:]
+            self._found = replace(self._found, saves=self._found.saves[place:])
             for text in errors:
                 self.log(f"warning: {text}; using {self.run.path(saved)} instead")
             return
@@ -179,7 +181,7 @@ class WorkingFolder(Mirror):
     def _copy(self, names: set[str]) -> None:
         """Copy files from storage, which need not be put again."""
         for name in names:
-            saved = self._best if name == "best.pt" else None
+            saved = self._found.best if name == "best.pt" else None
             with replacing(self.path / name) as temporary:
                 if saved is not None:
                     self.run.download(saved, temporary)

@@ -40,8 +40,10 @@ class StepProfile:
     def step(self, report: StepReport, done: int) -> None:
         """Count a step."""
         self._steps += 1
-        with warnings.catch_warnings():  # of torch 2.11, that the first steps are not in the trace
-            warnings.filterwarnings("ignore", "Profiler clears events")
+        with (
+            warnings.catch_warnings()
+        ):  # of torch 2.10 and 2.11, that the first steps are not in the trace
+            warnings.filterwarnings("ignore", ".*Profiler clears events")
             self._profiler.step()
 
     def close(self, ending: Ending | None = None) -> None:

@@ -46,7 +46,7 @@ class Shrink(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Return pixels (N, h, w, C) of the image's type."""
         if self.scale == 1:
-            return image
+            return image.clone()  # torch 2.10 would give the input the output's name
         pixels = image.float()
         for axis in (1, 2):
             weights = self._weigh(image.shape[axis])  # (new, old)

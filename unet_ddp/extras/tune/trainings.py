@@ -114,7 +114,6 @@ def check_settings(
     Raises:
         UserError: one differs.
     """
-    before = {**TrainConfig().to_dict(), **before}  # an earlier version had fewer settings
     for name, value in now.items():
         begun = before.get(name)
         if json.dumps(begun) != json.dumps(value):  # nan is not nan
