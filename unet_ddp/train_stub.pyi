@@ -21,6 +21,7 @@ def train(
     validation: float = 10.0,
     group_pattern: str | None = None,
     fold: str | None = None,
+    validation_images: int | None = None,
     channels: int | None = None,
     nodata: float | None = None,
     classes: int | None = None,
@@ -44,6 +45,7 @@ def train(
     batch_norm: Literal["global", "local"] = "global",
     checkpointing: bool = False,
     epochs: int = 10,
+    epoch_steps: int | None = None,
     patience: int = 0,
     batch_size: int | Literal["auto"] = 4,
     accumulate: int = 1,
@@ -120,6 +122,8 @@ def train(
             group, never split between training and validation (default: detected).
         fold: Cross-validation: divide the groups of images into K folds and validate on the I-th,
             e.g. 1/5.
+        validation_images: Score at most N of the validation images after each epoch, always the
+            same, which choose best.pt; evaluate scores all.
         channels: Channels of the network's input: 1 grey, 3 colour, 4 colour and transparency
             (default: as in the images).
         nodata: Value of image pixels without data, e.g. -9999 or nan; these pixels are ignored
@@ -166,7 +170,10 @@ def train(
             process's own: faster on slow networks, but the run then depends on their number.
             (default: global)
         checkpointing: Classic U-Net: recompute activations in the backward pass to save memory.
-        epochs: Passes over the training images. (default: 10)
+        epochs: Passes over the training images; with --epoch-steps, epochs of so many steps.
+            (default: 10)
+        epoch_steps: Steps of an epoch, whatever the number of images; these are shuffled again each
+            time that all were used (default: one pass over the images).
         patience: When so many epochs bring no better score of validation, lower the learning rate
             to its end within a tenth of the epochs done, then stop; 0: off. (default: 0)
         batch_size: Images per batch and process; auto: as many as fit into memory, with

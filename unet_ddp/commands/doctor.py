@@ -71,7 +71,9 @@ def check_data(config: DoctorConfig) -> tuple[Report, CheckedData | None]:
         if data.split is not None and options.batch_size != "auto":  # one step of one process
             count = len(data.split.training)
             per_step = options.batch_size * options.accumulate
-            begin = partial(TrainingSampler, rank=0, size=1, seed=options.seed)
+            begin = partial(
+                TrainingSampler, rank=0, size=1, seed=options.seed, steps=options.epoch_steps
+            )
             report.attempt(partial(begin, count, per_step))
     recipe = config.launch.config
     names = config.recipe

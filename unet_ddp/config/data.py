@@ -74,6 +74,8 @@ class DataConfig:
     """Images whose names match with the same text in the first bracket are one group, never split between training and validation (default: detected)."""
     fold: Annotated[str | None, Excludes("val_images"), flag("I/K")] = None
     """Cross-validation: divide the groups of images into K folds and validate on the I-th, e.g. 1/5."""
+    validation_images: Annotated[int | None, Kind.FIXED, Kind.EXTRA, N, POSITIVE] = None
+    """Score at most N of the validation images after each epoch, always the same, which choose best.pt; evaluate scores all."""
     channels: Annotated[int | None, Kind.FIXED, N, POSITIVE] = None
     """Channels of the network's input: 1 grey, 3 colour, 4 colour and transparency (default: as in the images)."""
     nodata: Annotated[float | None, Kind.FIXED, flag("VALUE")] = None

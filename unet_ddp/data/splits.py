@@ -36,6 +36,13 @@ class Split:
     """How the sides were drawn, until `spread_classes`; None if they were given."""
     moved: tuple[int, ...] = ()
     """Keys of the groups that `spread_classes` gave the other side."""
+    chosen: Pairs | None = field(default=None, compare=False, repr=False)
+    """The validation pairs that each epoch scores; None for all."""
+
+    @property
+    def validated(self) -> Pairs:
+        """The validation pairs that each epoch scores."""
+        return self.validation if self.chosen is None else self.chosen
 
     def without(self, names: Container[str]) -> Split:
         """Return the split without the pairs of these names."""

@@ -1,0 +1,1 @@
+"""Runs that count in steps: the validation images that an epoch scores."""
