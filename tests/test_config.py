@@ -48,7 +48,7 @@ def test_defaults_and_saved_names() -> None:
         "group_pattern": None, "fold": None, "validation_images": None, "channels": None, "nodata": None,
         "classes": None, "class_names": None, "palette": None,
         "mask_threshold": None, "invert": False, "instances": False, "overlap": False, "all_masks": False, "ignore_index": None, "resize_masks": False,
-        "balance": 0.0, "scale_jitter": None, "augmentation": "photo",
+        "balance": 0.0, "shares": [], "scale_jitter": None, "augmentation": "photo",
         "model": "unet", "encoder": None, "encoder_weights": None, "width": 32, "bilinear": False,
         "batch_norm": "global", "checkpointing": False,
         "epochs": 10, "epoch_steps": None, "patience": 0, "batch_size": 4, "accumulate": 1, "images_per_step": None,

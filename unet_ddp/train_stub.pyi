@@ -35,6 +35,7 @@ def train(
     ignore_index: int | None = None,
     resize_masks: bool = False,
     balance: float = 0.0,
+    shares: Sequence[str] = (),
     scale_jitter: Sequence[float] | None = None,
     augmentation: object = "photo",
     model: object = "unet",
@@ -105,7 +106,8 @@ def train(
         masks: Folder, or address, of masks named like their images, e.g. image.png or
             image_mask.gif for image.jpg (default: data/masks).
         list: CSV file of pairs instead of two folders, with paths or addresses (http:// too):
-            columns image,mask and optionally group,split (training, validation or test).
+            columns image,mask and optionally group,split,source; a split is training, validation or
+            test.
         reader: Reader of your own for images or masks of other kinds of files; docs/own_parts.md.
         mask_suffix: Text that mask names add to the image's name, e.g. _mask (default: detected).
         val_images: Folder of validation images, instead of a share of --images.
@@ -150,6 +152,8 @@ def train(
         balance: Percentage of the training samples that are chosen by class, each class as often as
             any other, with crops around one of its pixels; e.g. 50 if classes are rare; 0: off.
             (default: 0)
+        shares: Share of the images of each step that is taken from each source in --list, e.g.
+            street=0.7 night=0.3; an epoch has as many steps as without.
         scale_jitter: Resize each training image by a random factor before its crop, e.g. 0.5 2;
             whole images are cropped or padded to their size.
         augmentation: photo: mirroring, small shifts, zooms and rotations, brightness, contrast and

@@ -56,6 +56,10 @@ def _adapt(config: DataConfig, table: Table, data: PreparedData, seed: int) -> P
         from unet_ddp.extras.steps.validated import choose_validated
 
         data = choose_validated(config.validation_images, table, data, seed)
+    if config.shares:
+        from unet_ddp.extras.steps.shares import give_shares
+
+        data = give_shares(config, data)
     return data
 
 

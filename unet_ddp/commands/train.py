@@ -13,7 +13,7 @@ file, parts.py and train_parts.py; the others are found by name (plugins/built_i
     RunFolder               the copy of a run at s3://, gs://, az://
     open_run*               weights of --load and --encoder-weights
     resumed.prepare_data    packs and addresses, formats of images, --instances, --palette; --balance*, --scale-jitter*, --overlap*,
-                            --validation-images*
+                            --validation-images*, --shares*
     choose_model            networks and losses, own ones too; --encoder-weights*
     check_hosts*            several processes: their settings, files and sources are compared
     run_planners            --budget, --batch-size auto, --lr auto

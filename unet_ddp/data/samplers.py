@@ -33,10 +33,10 @@ _AT_ONCE = 4096  # indices that are Python's at a time
 
 def shuffle(sampler: TrainingSampler) -> Stream:
     """Return a stream of permutations, each of (seed, pass), as torch's DistributedSampler has them."""
-    return partial(_shuffled, sampler.count, sampler.taken, sampler.seed)
+    return partial(shuffled, sampler.count, sampler.taken, sampler.seed)
 
 
-def _shuffled(count: int, taken: int, seed: int, positions: range) -> Iterator[Key]:
+def shuffled(count: int, taken: int, seed: int, positions: range) -> Iterator[Key]:
     """Yield the keys at some positions of permutations of `count` images, each cut after `taken`."""
     for number in range(positions.start // taken, -(-positions.stop // taken)):
         draw = torch.Generator().manual_seed(seed + number)

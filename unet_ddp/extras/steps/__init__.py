@@ -1,1 +1,1 @@
-"""Runs that count in steps: the validation images that an epoch scores."""
+"""Images of long runs: the sources of each step, and the validation images that an epoch scores."""
