@@ -133,6 +133,11 @@ def test_each_source_has_its_scores() -> None:
         ["image", "source", "dice"], ["a", "street", f"{6 / 9}"], ["b", "night", ""], ["c", "night", "0.0"],
     ]  # fmt: skip
     assert ("Dice of street", "0.6667") in headline(evaluation)
+    many = replace(evaluation, records=[replace(street, source=f"{k:02}") for k in range(23)])
+    assert terminal_table(many)[-4:-2] == [
+        "  1 image of 19: Dice 0.6667, IoU 0.5000", "  3 more sources, in scores.json",
+    ]  # fmt: skip
+    assert [name for name, _ in headline(many) if " of " in name][-1] == "Dice of 19"
 
 
 def test_a_set_of_ignored_pixels_has_no_accuracy() -> None:

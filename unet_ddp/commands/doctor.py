@@ -28,7 +28,8 @@ from unet_ddp.errors import align, count_of, join_some, print_lines
 from unet_ddp.settings import Kind
 
 _NAMED = 3  # files with the same problem
-_OF_A_FILE = re.compile(r"\S*[\d/]\S*")  # names and numbers in a message
+# Names and numbers in a message; searched from a word's start only, or a long word would take minutes.
+_OF_A_FILE = re.compile(r"(?<!\S)\S*?[\d/]\S*")
 _MOST_CLASSES = 21  # rows of the table, as many as Pascal VOC has
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from unet_ddp.metrics.scores import count_classes, ratio, show
 
 Cell = str | int | float
 Row = Sequence[Cell]
+
+_MOST_SOURCES = 20  # on the terminal and at the head of the page
 
 COUNTS = ("hits", "pixels", "predicted_pixels")
 """Columns of per_image.csv for each class, whose sums over images give the scores of a set."""
@@ -155,7 +158,7 @@ def headline(evaluation: Evaluation) -> list[tuple[str, str]]:
         ("IoU", show(evaluation.scores.iou)),
         ("calibration error", show(evaluation.calibration.error)),
     ]
-    for name, source in evaluation.sources.items():
+    for name, source in islice(evaluation.sources.items(), _MOST_SOURCES):
         entries.append((f"Dice of {name}", show(source.scores.dice)))
     if evaluation.tally is not None:
         first = [(name, show(score)) for name, score in evaluation.tally.headline]
@@ -186,13 +189,15 @@ def terminal_table(evaluation: Evaluation) -> list[str]:
     for name, tally in evaluation.class_tallies.items():
         lines.append(f"  {name}: {tally.brief}")
     lines += [f"Dice {show(scores.dice)}, IoU {show(scores.iou)} ({what})"]
-    for name, (images, own, counts) in evaluation.sources.items():
+    for name, (images, own, counts) in islice(evaluation.sources.items(), _MOST_SOURCES):
         line = (
             f"  {count_of(images, 'image')} of {name}: Dice {show(own.dice)}, IoU {show(own.iou)}"
         )
         if counts is not None:
             line += f", {counts.brief}"
         lines.append(line)
+    if (more := len(evaluation.sources) - _MOST_SOURCES) > 0:
+        lines.append(f"  {count_of(more, 'more source')}, in scores.json")
     calibration = f"expected calibration error {evaluation.calibration.error:.4f}"
     if curve is not None:
         calibration += (

@@ -138,7 +138,7 @@ class Resumed:
         fixed = [text for name, text in changed.items() if name in keeps]
         if fixed:
             raise UserError(
-                f"--resume: {', '.join(fixed)}: a run keeps its network, scale and classes, and what an epoch is; leave the "
+                f"--resume: {', '.join(fixed)}: a run keeps its network, scale and classes, and the images of its epochs; leave the "
                 "flag out, or start a new run from its weights with "
                 f"--load {self.source} and --exp-name NAME"
             )

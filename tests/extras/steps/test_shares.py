@@ -138,8 +138,8 @@ def test_the_sources_of_a_list_get_their_shares() -> None:
     [
         ([None], "a=1", "--shares: a.csv has no column source; add one, with a name in each row"),
         (["a", None], "a=1", "--shares: 1.png has no source in a.csv; fill the column"),
-        (["a", "b"], "a=0.9 c=0.1", "--shares c=0.1: no training image of a.csv has this source; it has a, b"),
-        (["a", "b", "b"], "a=1", "--shares: none for b, the source of 2 images in a.csv; name it, or remove its rows"),
+        (["a", "b"], "a=0.9 c=0.1", "--shares c=0.1: no training image of a.csv has this source; it has 'a', 'b'"),
+        (["a", "b", "b"], "a=1", "--shares: none for 'b', the source of 2 images in a.csv; name it, or remove its rows"),
     ],
 )  # fmt: skip
 def test_sources_without_images_or_shares_are_one_line(

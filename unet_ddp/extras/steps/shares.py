@@ -16,7 +16,7 @@ from unet_ddp.config import DataConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.samplers import Key, Stream, TrainingSampler, shuffled
-from unet_ddp.errors import UserError, count_of, join_some
+from unet_ddp.errors import UserError, count_of, join_some, shorten
 
 _STREAM = 2  # of random numbers: 1 is that of --balance
 _APART = 1_000_003  # between the seeds of two sources, whose passes have the seeds after these
@@ -49,11 +49,11 @@ def plan_shares(config: DataConfig, training: Pairs) -> SharedOrder:
     for name in sorted(shares.keys() - rows.keys()):
         raise UserError(
             f"--shares {name}={_show(shares[name])}: no training image of {place} has this source; it has "
-            f"{join_some(sorted(rows), 8)}"
+            f"{join_some([*map(shorten, sorted(rows))], 8)}"
         )
     for name in sorted(rows.keys() - shares.keys()):
         raise UserError(
-            f"--shares: none for {name}, the source of {count_of(len(rows[name]), 'image')} in {place}; "
+            f"--shares: none for {shorten(name)}, the source of {count_of(len(rows[name]), 'image')} in {place}; "
             "name it, or remove its rows"
         )
     return SharedOrder(
