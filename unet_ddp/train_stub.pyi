@@ -21,6 +21,7 @@ def train(
     validation: float = 10.0,
     group_pattern: str | None = None,
     fold: str | None = None,
+    validation_images: int | None = None,
     channels: int | None = None,
     nodata: float | None = None,
     classes: int | None = None,
@@ -34,6 +35,7 @@ def train(
     ignore_index: int | None = None,
     resize_masks: bool = False,
     balance: float = 0.0,
+    shares: Sequence[str] = (),
     scale_jitter: Sequence[float] | None = None,
     augmentation: object = "photo",
     model: object = "unet",
@@ -44,6 +46,7 @@ def train(
     batch_norm: Literal["global", "local"] = "global",
     checkpointing: bool = False,
     epochs: int = 10,
+    epoch_steps: int | None = None,
     patience: int = 0,
     batch_size: int | Literal["auto"] = 4,
     accumulate: int = 1,
@@ -103,7 +106,8 @@ def train(
         masks: Folder, or address, of masks named like their images, e.g. image.png or
             image_mask.gif for image.jpg (default: data/masks).
         list: CSV file of pairs instead of two folders, with paths or addresses (http:// too):
-            columns image,mask and optionally group,split (training, validation or test).
+            columns image,mask and optionally group,split,source; a split is training, validation or
+            test.
         reader: Reader of your own for images or masks of other kinds of files; docs/own_parts.md.
         mask_suffix: Text that mask names add to the image's name, e.g. _mask (default: detected).
         val_images: Folder of validation images, instead of a share of --images.
@@ -120,6 +124,8 @@ def train(
             group, never split between training and validation (default: detected).
         fold: Cross-validation: divide the groups of images into K folds and validate on the I-th,
             e.g. 1/5.
+        validation_images: Score at most N of the validation images after each epoch, always the
+            same, which choose best.pt; evaluate scores all.
         channels: Channels of the network's input: 1 grey, 3 colour, 4 colour and transparency
             (default: as in the images).
         nodata: Value of image pixels without data, e.g. -9999 or nan; these pixels are ignored
@@ -146,6 +152,8 @@ def train(
         balance: Percentage of the training samples that are chosen by class, each class as often as
             any other, with crops around one of its pixels; e.g. 50 if classes are rare; 0: off.
             (default: 0)
+        shares: Share of the images of each step that is taken from each source in --list, e.g.
+            street=0.7 night=0.3; an epoch has as many steps as without.
         scale_jitter: Resize each training image by a random factor before its crop, e.g. 0.5 2;
             whole images are cropped or padded to their size.
         augmentation: photo: mirroring, small shifts, zooms and rotations, brightness, contrast and
@@ -166,7 +174,10 @@ def train(
             process's own: faster on slow networks, but the run then depends on their number.
             (default: global)
         checkpointing: Classic U-Net: recompute activations in the backward pass to save memory.
-        epochs: Passes over the training images. (default: 10)
+        epochs: Passes over the training images; with --epoch-steps, epochs of so many steps.
+            (default: 10)
+        epoch_steps: Steps of an epoch, whatever the number of images; these are shuffled again each
+            time that all were used (default: one pass over the images).
         patience: When so many epochs bring no better score of validation, lower the learning rate
             to its end within a tenth of the epochs done, then stop; 0: off. (default: 0)
         batch_size: Images per batch and process; auto: as many as fit into memory, with

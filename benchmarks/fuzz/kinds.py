@@ -210,10 +210,11 @@ def build_list(samples: Samples, folder: Path, dice: Dice) -> Case:
         flags = ["--model", str(samples.run / "best.pt"), "-o", "out", "--device", "cpu"]
         return Case(predict.main, [str(path), *flags])
     side = ("training",) * 5 + ("validation",)
-    rows = [f"{images[n]},{samples.mask(n)},g{n},{side[n]}" for n in range(6)]
-    text = "\n".join(["image,mask,group,split", *rows]) + "\n"
+    rows = [f"{images[n]},{samples.mask(n)},g{n},{side[n]},{'ab'[n % 2]}" for n in range(6)]
+    text = "\n".join(["image,mask,group,split,source", *rows]) + "\n"
     path = _write(folder / "pairs.csv", lambda: mutate_text(text, dice), dice)
-    return Case(command, ["doctor", "--list", str(path), "--batch-size", "2"])
+    shares = ["--shares", "a=0.5", "b=1/2"]
+    return Case(command, ["doctor", "--list", str(path), "--batch-size", "2", *shares])
 
 
 def build_palette(samples: Samples, folder: Path, dice: Dice) -> Case:

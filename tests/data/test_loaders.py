@@ -43,7 +43,7 @@ from unet_ddp.data.memory import SampleMemory
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.remote_pairs import RemotePairs
-from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
+from unet_ddp.data.samplers import ScoringSampler, TrainingSampler, shuffle
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
@@ -223,7 +223,7 @@ def prepared(folder: Path, **changes: Any) -> Any:
     data = {
         "split": Split(pairs[:6], pairs[6:], ""), "labels": LABELS, "crop_size": None,
         "smallest": (20, 26), "one_size": (20, 26), "draw": None, "cut": None,
-        "most_pixels": 520,
+        "most_pixels": 520, "order": shuffle,
     }  # fmt: skip
     return SimpleNamespace(**data | changes)
 

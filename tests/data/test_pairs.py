@@ -191,6 +191,12 @@ def test_a_list_names_pairs_groups_and_sides(tmp_path: Path) -> None:
     ]
 
 
+def test_a_list_names_sources(tmp_path: Path) -> None:
+    rows = "image,mask,Source\ni/a.png,m/a.png, by night \ni/b.png,m/b.png,\n"
+    pairs, problems = read(listed(tmp_path, rows))
+    assert problems == [] and [pair.source for pair in pairs] == ["by night", None]
+
+
 def test_a_list_may_name_files_of_this_machine_by_addresses(tmp_path: Path) -> None:
     image, mask = tmp_path / "i/a.png", tmp_path / "m/a.png"
     pairs, problems = read(listed(tmp_path, f"image,mask\nfile://{image},file://{mask}\n"))

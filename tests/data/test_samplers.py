@@ -53,6 +53,32 @@ def test_a_global_batch_larger_than_the_set_is_refused() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [5, 12, 29, 100])
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_epochs_of_steps_cut_one_sequence_of_passes(count: int, steps: int, size: int) -> None:
+    """12 images in a global batch: an epoch is less than a pass or several, a set smaller than a batch too."""
+    samplers = [
+        TrainingSampler(count, 12 // size, rank=rank, size=size, seed=9, steps=steps)
+        for rank in range(size)
+    ]
+    stream: list[tuple[int, int]] = []
+    for number in range(-(-6 * steps * 12 // count)):
+        draw = torch.Generator().manual_seed(9 + number)
+        stream += [(number, index) for index in torch.randperm(count, generator=draw).tolist()]
+    for number in range(len(stream) // count):  # no image repeats within a pass, none is left out
+        assert sorted(stream[number * count :][:count]) == [(number, k) for k in range(count)]
+    for epoch, step, last in [(0, 0, 0), (0, steps, 0), (1, steps - 1, 1), (2, 0, 5), (0, 0, 5)]:
+        for sampler in samplers:
+            sampler.start_at(epoch, step, last=last)
+            assert sampler.steps == steps
+        first = epoch * steps + step
+        dealt = [list(sampler) for sampler in samplers]
+        assert [len(each) for each in dealt] == [len(sampler) for sampler in samplers]
+        joined = [key for keys in zip(*dealt, strict=True) for key in keys]
+        assert joined == stream[12 * first : 12 * (last + 1) * steps]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_scoring_takes_each_image_once(size: int) -> None:
     for count in range(1, 10):
         shares = [ScoringSampler(count, rank=rank, size=size) for rank in range(size)]

@@ -319,6 +319,22 @@ def test_groups_in_a_written_split_keep_their_blanks(tmp_path: Path) -> None:
     assert {pair.name: pair.group for pair in again} == groups
 
 
+def test_sources_in_a_written_split_are_read_again(tmp_path: Path) -> None:
+    pairs = []
+    for name, source in (("a", "night"), ("b", None), ("c", "day, wet")):
+        path = tmp_path / f"{name}.png"
+        path.touch()
+        pairs.append(Pair(str(tmp_path / name), path, path, source=source))
+    write_split(Split(Pairs(pairs[:2]), Pairs(pairs[2:]), ""), {}, tmp_path / "split.csv")
+    assert [pair.source for pair in read_list(tmp_path / "split.csv")] == [
+        "night",
+        None,
+        "day, wet",
+    ]
+    write_split(Split(Pairs(pairs[1:2]), Pairs(), ""), {}, tmp_path / "split.csv")
+    assert (tmp_path / "split.csv").read_text().startswith('"image","mask","group","split"\n')
+
+
 def test_names_that_are_no_utf_8_are_written(tmp_path: Path) -> None:
     path = tmp_path / "c\udcff.png"
     path.touch()

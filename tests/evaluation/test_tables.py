@@ -105,6 +105,41 @@ def test_more_classes_have_no_threshold() -> None:
     assert "best threshold" not in text and "(mean of the classes that occur)" in text
 
 
+def test_each_source_has_its_scores() -> None:
+    """`a` of the example is from the street, `b` of the night, as is an image without foreground hits."""
+    street, night = example_evaluation().records
+    miss = ImageRecord("c", 2, np.array([[2, 0], [2, 0]]), [BoundaryCounts()] * 2)
+    records = [replace(street, source="street"), replace(night, source="night"), miss]
+    evaluation = replace(example_evaluation(), records=records)
+    assert terminal_table(evaluation)[-5:-2] == [
+        f"Dice {6 / 11:.4f}, IoU {3 / 8:.4f} (of the foreground)",
+        "  1 image of night: Dice -, IoU -",
+        "  1 image of street: Dice 0.6667, IoU 0.5000",
+    ]
+    evaluation = replace(evaluation, records=[*records[:2], replace(miss, source="night")])
+    files = result_files(evaluation, {}, {})
+    found = json.loads(files["scores.json"])["sources"]
+    assert found == {
+        "night": {"images": 2, "dice": 0, "iou": 0, "dice_by_class": {"0": 12 / 14, "255": 0}},
+        "street": {
+            "images": 1,
+            "dice": 6 / 9,
+            "iou": 3 / 6,
+            "dice_by_class": {"0": 12 / 15, "255": 6 / 9},
+        },
+    }
+    rows = [row.split(",")[:3] for row in files["per_image.csv"].splitlines()]
+    assert rows == [
+        ["image", "source", "dice"], ["a", "street", f"{6 / 9}"], ["b", "night", ""], ["c", "night", "0.0"],
+    ]  # fmt: skip
+    assert ("Dice of street", "0.6667") in headline(evaluation)
+    many = replace(evaluation, records=[replace(street, source=f"{k:02}") for k in range(23)])
+    assert terminal_table(many)[-4:-2] == [
+        "  1 image of 19: Dice 0.6667, IoU 0.5000", "  3 more sources, in scores.json",
+    ]  # fmt: skip
+    assert [name for name, _ in headline(many) if " of " in name][-1] == "Dice of 19"
+
+
 def test_a_set_of_ignored_pixels_has_no_accuracy() -> None:
     records = [ImageRecord("a", 0, np.zeros((2, 2), np.int64), [BoundaryCounts()] * 2)]
     evaluation = replace(example_evaluation(), records=records)

@@ -271,6 +271,8 @@ def test_an_edited_recipe_of_the_run_is_not_read_and_a_line_says_so(tmp_path: Pa
         ("invert", True, False),
         ("ignore_index", 255, None),
         ("batch_norm", "local", "global"),
+        ("epoch_steps", 7, None),
+        ("validation_images", 5, None),
     ],
 )
 def test_a_setting_on_which_the_weights_depend_is_fixed(name: str, before: Any, now: Any) -> None:
@@ -278,6 +280,16 @@ def test_a_setting_on_which_the_weights_depend_is_fixed(name: str, before: Any, 
     text = re.escape(f"--resume: {name} {before} -> {now}: a run keeps its network, scale and")
     with pytest.raises(UserError, match=f"^{text}"):
         resumed.resolve_settings(TrainConfig(given=frozenset({name})), World())
+
+
+def test_a_checkpoint_that_is_older_than_a_setting_has_its_default() -> None:
+    resumed = saved(4)
+    assert resumed.content is not None
+    del resumed.content["config"]["epoch_steps"], resumed.content["config"]["clip"]
+    resumed.resolve_settings(with_options("clip", clip=2.0), World())
+    assert resumed.notes == ["changed since: clip 1.0 -> 2.0"]
+    with pytest.raises(UserError, match=r"^--resume: epoch_steps None -> 7: a run keeps"):
+        resumed.resolve_settings(with_options("epoch_steps", epoch_steps=7), World())
 
 
 @pytest.mark.parametrize(

@@ -83,12 +83,11 @@ def prepare_data(
     )
     assert data is not None and data.split is not None and data.labels is not None
     table = data.table
-    training = table.find(data.split.training)
-    one_size, most = _measure(config, table, training | table.find(data.split.validation))
+    training, one_size, most = _measure(config, table, data.split)
     draw = parts.plan_draw(config, table, data.labels, data.split.training, seed=seed)
     if draw is not None:
         report.notes.append(draw.describe())
-    return PreparedData(
+    prepared = PreparedData(
         data.split,
         data.labels,
         data.format,
@@ -103,14 +102,17 @@ def prepare_data(
         most_pixels=most,
         rare=find_rare(table, data.split),
     )
+    return parts.adapt(config, table, prepared, seed)
 
 
-def _measure(config: DataConfig, table: Table, used: Flags) -> tuple[Size | None, int]:
-    """Return the one size of the images that are used, None if they differ; and the most pixels of one."""
+def _measure(config: DataConfig, table: Table, split: Split) -> tuple[Flags, Size | None, int]:
+    """Return which rows are trained on, the one size of a split's images (None if they differ), and the most pixels."""
+    training = table.find(split.training)
+    used = training | table.find(split.validation)
     kinds = np.unique(table.columns["kind"][:][used])
     sizes = {scaled_size(*table.kinds[int(kind)].image.size, config.scale) for kind in kinds}
     one_size = max(sizes) if len(sizes) == 1 and not config.ground_resolution else None
-    return one_size, max(height * width for height, width in sizes)
+    return training, one_size, max(height * width for height, width in sizes)
 
 
 def check_dataset(

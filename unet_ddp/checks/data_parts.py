@@ -10,6 +10,7 @@ from typing import Protocol
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.augmentation import Cut
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import Report
@@ -47,6 +48,8 @@ class DataParts:
     plan_draw: PlanDraw
     plan_cuts: Callable[[DataConfig, Draw | None], Cut | None]
     """Return what cuts training samples, with a draw or without; None if nothing does."""
+    adapt: Callable[[DataConfig, Table, PreparedData, int], PreparedData]
+    """Return a prepared data set as further settings and the run's seed change it."""
 
 
 SCORING = DataParts(
@@ -54,5 +57,6 @@ SCORING = DataParts(
     check_planes=lambda config, table, values, report: [],
     plan_draw=lambda config, table, labels, pairs, *, seed: None,
     plan_cuts=lambda config, draw: None,
+    adapt=lambda config, table, data, seed: data,
 )
 """Parts for pairs that are only scored, after a training with them."""

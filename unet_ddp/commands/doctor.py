@@ -21,8 +21,9 @@ from unet_ddp.cli.recipes import name_recipe
 from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import TrainConfig, all_but
 from unet_ddp.data.matching import Report
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.read import use_own_readers
-from unet_ddp.data.samplers import TrainingSampler
+from unet_ddp.data.samplers import Order, TrainingSampler, shuffle
 from unet_ddp.errors import align, count_of, join_some, print_lines
 from unet_ddp.settings import Kind
 
@@ -68,15 +69,30 @@ def check_data(config: DoctorConfig) -> tuple[Report, CheckedData | None]:
         report.attempt(data.table.pairs.check_content)
         if data.labels is not None:
             report.attempt(partial(check_classes, data.labels, options.class_weights))
-        if data.split is not None and options.batch_size != "auto":  # one step of one process
-            count = len(data.split.training)
-            per_step = options.batch_size * options.accumulate
-            begin = partial(TrainingSampler, rank=0, size=1, seed=options.seed)
-            report.attempt(partial(begin, count, per_step))
+        if data.split is not None:
+            report.attempt(partial(_begin, config, data.split.training))
     recipe = config.launch.config
     names = config.recipe
     report.problems = [name_recipe(problem, recipe, names) for problem in report.problems]
     return report, data
+
+
+def _begin(config: DoctorConfig, training: Pairs) -> None:
+    """Plan the order of the training images, and the steps of one process.
+
+    Raises:
+        UserError: their sources have no such shares, or one step takes more images than there are.
+    """
+    options = config.optimization
+    order: Order = shuffle
+    if config.data.shares:
+        from unet_ddp.extras.steps.shares import plan_shares
+
+        order = plan_shares(config.data, training)
+    if options.batch_size != "auto":
+        per_step, steps = options.batch_size * options.accumulate, options.epoch_steps
+        how = {"rank": 0, "size": 1, "seed": options.seed}
+        TrainingSampler(len(training), per_step, **how, steps=steps, order=order)
 
 
 def format_findings(

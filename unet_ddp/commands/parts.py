@@ -11,6 +11,7 @@ from unet_ddp.checks.data_parts import ClassDraw, DataParts
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.augmentation import Cut
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import Report
@@ -50,9 +51,22 @@ def _plan_cuts(config: DataConfig, draw: Draw | None) -> Cut | None:
     return plan_cuts(config)
 
 
+def _adapt(config: DataConfig, table: Table, data: PreparedData, seed: int) -> PreparedData:
+    if config.validation_images is not None:
+        from unet_ddp.extras.steps.validated import choose_validated
+
+        data = choose_validated(config.validation_images, table, data, seed)
+    if config.shares:
+        from unet_ddp.extras.steps.shares import give_shares
+
+        data = give_shares(config, data)
+    return data
+
+
 DATA_PARTS = DataParts(
     write_demo=_write_demo,
     check_planes=_check_planes,
     plan_draw=_plan_draw,
     plan_cuts=_plan_cuts,
+    adapt=_adapt,
 )

@@ -12,7 +12,8 @@ file, parts.py and train_parts.py; the others are found by name (plugins/built_i
     deterministic*          --deterministic
     RunFolder               the copy of a run at s3://, gs://, az://
     open_run*               weights of --load and --encoder-weights
-    resumed.prepare_data    packs and addresses, formats of images (maps: extras/geo); --balance*, --scale-jitter*;
+    resumed.prepare_data    packs and addresses, formats of images (maps: extras/geo); --balance*, --scale-jitter*,
+                            --validation-images*, --shares*;
                             kinds of labels: --instances, --palette, --overlap*, whose masks a reading process makes
     choose_model            networks and losses, own ones too; --encoder-weights*; what the kind of labels asks of them
     check_hosts*            several processes: their settings, files and sources are compared

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated, ClassVar
 
 from unet_ddp.errors import INT32, Limit, UserError
@@ -45,7 +46,7 @@ class DataConfig:
         Excludes("images", "val_images", "fold"),
         flag("FILE", name="list"),
     ] = None
-    """CSV file of pairs instead of two folders, with paths or addresses (http:// too): columns image,mask and optionally group,split (training, validation or test)."""
+    """CSV file of pairs instead of two folders, with paths or addresses (http:// too): columns image,mask and optionally group,split,source; a split is training, validation or test."""
     reader: Annotated[tuple[str, ...], Names("readers"), flag("MODULE:CLASS ...")] = ()
     """Reader of your own for images or masks of other kinds of files; docs/own_parts.md."""
     mask_suffix: Annotated[str | None, flag("TEXT")] = None
@@ -74,6 +75,8 @@ class DataConfig:
     """Images whose names match with the same text in the first bracket are one group, never split between training and validation (default: detected)."""
     fold: Annotated[str | None, Excludes("val_images"), flag("I/K")] = None
     """Cross-validation: divide the groups of images into K folds and validate on the I-th, e.g. 1/5."""
+    validation_images: Annotated[int | None, Kind.FIXED, Kind.EXTRA, N, POSITIVE] = None
+    """Score at most N of the validation images after each epoch, always the same, which choose best.pt; evaluate scores all."""
     channels: Annotated[int | None, Kind.FIXED, N, POSITIVE] = None
     """Channels of the network's input: 1 grey, 3 colour, 4 colour and transparency (default: as in the images)."""
     nodata: Annotated[float | None, Kind.FIXED, flag("VALUE")] = None
@@ -130,6 +133,8 @@ class DataConfig:
     """Resize masks that differ in size from their images, by nearest neighbour."""
     balance: Annotated[float, Kind.EXTRA, flag("PERCENT"), Limit(at_least=0, at_most=100)] = 0.0
     """Percentage of the training samples that are chosen by class, each class as often as any other, with crops around one of its pixels; e.g. 50 if classes are rare; 0: off."""
+    shares: Annotated[tuple[str, ...], Kind.FIXED, Kind.EXTRA, flag("SOURCE=SHARE ...")] = ()
+    """Share of the images of each step that is taken from each source in --list, e.g. street=0.7 night=0.3; an epoch has as many steps as without."""
     scale_jitter: Annotated[
         tuple[float, float] | None,
         Kind.EXTRA,
@@ -159,11 +164,35 @@ class DataConfig:
             raise UserError(f"--fold {self.fold}: use I/K, the I-th of K folds, e.g. 1/5")
         return index, count
 
+    def read_shares(self) -> dict[str, Fraction]:
+        """Return the share of each source; none without --shares.
+
+        Raises:
+            UserError: they are no shares, or do not add up to 1.
+        """
+        shares: dict[str, Fraction] = {}
+        for text in self.shares:
+            found = re.fullmatch(r"(.+)=(\d(?:\.\d{1,4})?|\d{1,3}/[1-9]\d{0,2})", text)
+            if found is None or not Fraction(found[2]):
+                raise UserError(f"--shares {text}: use SOURCE=SHARE, e.g. street=0.7 or street=2/3")
+            if found[1] in shares:
+                raise UserError(f"--shares: {found[1]} is given twice; give each source once")
+            shares[found[1]] = Fraction(found[2])
+        total = sum(shares.values())
+        if shares and total != 1:
+            raise UserError(
+                f"--shares {' '.join(self.shares)}: add up to {float(total):.6g}, not 1; of three equal ones, "
+                "each is 1/3"
+            )
+        return shares
+
     def check(self) -> None:
         """Raise a UserError if settings contradict each other."""
         if self.masks is not None and self.images is None:  # images alone are a pack
             raise UserError("--images and --masks: use both or neither")
         self.read_fold()
+        if self.read_shares() and self.pairs_file is None:
+            raise UserError("--shares: is for a --list with a column source; use both or neither")
         if self.augmentation not in PRESETS and not is_own("augmentations", self.augmentation):
             known = ", ".join(PRESETS)
             raise UserError(
@@ -172,6 +201,8 @@ class DataConfig:
         self._check_group_pattern()
         if self.all_masks and not self.overlap:
             raise UserError("--all-masks: is for --overlap; use both or neither")
+        if self.shares and self.balance:
+            raise UserError("--shares and --balance: use one of them")
         if self.overlap and self.balance:
             raise UserError("--overlap and --balance: use one of them")
         low, high = self.scale_jitter or (1, 1)

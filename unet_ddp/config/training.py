@@ -58,7 +58,11 @@ class OptimizationConfig:
     epochs: Annotated[int, flag("N", "-e"), POSITIVE, Brief("Passes over the training images.")] = (
         10
     )
-    """Passes over the training images."""
+    """Passes over the training images; with --epoch-steps, epochs of so many steps."""
+    epoch_steps: Annotated[
+        int | None, Kind.FIXED, Kind.LIMITED_BY_DATA, Kind.EXTRA, N, POSITIVE
+    ] = None
+    """Steps of an epoch, whatever the number of images; these are shuffled again each time that all were used (default: one pass over the images)."""
     patience: Annotated[int, flag("EPOCHS"), NOT_NEGATIVE] = 0
     """When so many epochs bring no better score of validation, lower the learning rate to its end within a tenth of the epochs done, then stop; 0: off."""
     batch_size: Annotated[

@@ -22,7 +22,7 @@ from unet_ddp.data.preprocessing import PixelRange
 from unet_ddp.data.readers.base import Codes, ImageFormat, Scene
 from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import resize_nearest
-from unet_ddp.data.samplers import Draw, Key
+from unet_ddp.data.samplers import Draw, Key, Order, shuffle
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 
@@ -62,6 +62,7 @@ class PreparedData:
     cut: Cut | None = None  # of training samples, before their crop
     most_pixels: int = 0  # of the largest image, after scaling
     rare: Sequence[RareKind] = ()
+    order: Order = shuffle  # of training images
 
 
 @dataclass(eq=False, repr=False)

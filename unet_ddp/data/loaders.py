@@ -177,9 +177,9 @@ def build_loaders(
     """Return the loaders of this rank, with a cache of samples if there is one; the batch size is a number by now."""
     options = config.optimization
     assert isinstance(options.batch_size, int)
-    per_step = options.batch_size * options.accumulate
-    shard = {"rank": world.rank, "size": world.size}
-    sampler = TrainingSampler(len(data.split.training), per_step, **shard, seed=options.seed)
+    count, per_step = len(data.split.training), options.batch_size * options.accumulate
+    shard, steps = {"rank": world.rank, "size": world.size}, options.epoch_steps
+    sampler = TrainingSampler(count, per_step, **shard, seed=options.seed, steps=steps, order=data.order)  # fmt: skip
     cache = open_cache(config, data.labels, image_format, world) if open_cache else None
     notes = [f"cache: {cache.folder}"] if cache else []
     read = partial(
@@ -198,7 +198,7 @@ def build_loaders(
     size = None if data.crop_size else data.smallest
     training = read(data.split.training, size=size, augmentation=random, draw=data.draw)
     validation = None
-    images = read(data.split.validation, size=data.one_size)
+    images = read(data.split.validated, size=data.one_size)
     if len(images):
         batch_size = _validation_batch(image_format, data.one_size)
         own = ScoringSampler(len(images), **shard)

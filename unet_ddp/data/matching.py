@@ -208,7 +208,7 @@ def detect_suffix(images: Collection[str], masks: Iterable[str], *, may_be_empty
 
 
 def read_list(path: Path, report: Report | None = None) -> Pairs:
-    """Read pairs from a CSV file with the columns image, mask and optionally group and split.
+    """Read pairs from a CSV file with the columns image, mask and optionally group, split and source.
 
     Paths are relative to the file's folder, or addresses. A row's split is training (train),
     validation (val) or test, which is left out. Rows that name no pair are problems.
@@ -222,7 +222,7 @@ def read_list(path: Path, report: Report | None = None) -> Pairs:
             said = f"the first line is {shorten(','.join(first))}, {rest} follow"
         raise UserError(
             f"--list {path}: {said}; the first line must name the columns image,mask and optionally "
-            "group,split, and rows must follow"
+            "group,split,source, and rows must follow"
         )
     pairs: dict[str, Pair] = {}
     problems = []
@@ -260,7 +260,8 @@ def _listed_pair(folder: Path, row: dict[str, str]) -> Pair:
     files = _find_file(folder, image), _find_file(folder, mask)
     name = file_key(str(as_path(image).with_suffix("")))
     group = row.get("group") or None  # unstripped: its blanks count
-    return Pair(name, *files, group, _SIDES[side])
+    source = row.get("source", "").strip() or None
+    return Pair(name, *files, group, _SIDES[side], source=source)
 
 
 def _find_file(folder: Path, name: str) -> Path:

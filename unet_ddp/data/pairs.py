@@ -44,6 +44,7 @@ class Pair:
     group: str | None = None  # if a list gives one
     side: str | None = None  # training, validation or left out, if a list says so
     stamps: Stamps = (None, None)  # of files that are not this machine's, as they were found
+    source: str | None = None  # where the image is from, if a list says so
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.data import DistributedSampler, Sampler
+from torch.utils.data import Sampler
 
 from unet_ddp.errors import UserError, count_of
 
@@ -16,58 +17,87 @@ if TYPE_CHECKING:
     from unet_ddp.data.loaders import SampleLoader
 
 Key = tuple[int, int]
-"""(epoch, index): all that a sample depends on, so that reading processes keep no state."""
+"""(pass over the images, index): all that a sample depends on, so that reading processes keep no state.
+
+An epoch is one pass, but for --epoch-steps.
+"""
 Draw = Callable[[int, int], tuple[int, int | None]]
-"""Of an epoch and an index, the index of the image to take, and the class it was chosen for, None if for none."""
+"""Of a key, the index of the image to take, and the class it was chosen for, None if for none."""
+Stream = Callable[[range], Iterator[Key]]
+"""Of positions in the sequence of all samples of a run, their keys."""
+Order = Callable[["TrainingSampler"], Stream]
+"""Of a sampler, the stream of its keys."""
 
 _AT_ONCE = 4096  # indices that are Python's at a time
 
 
-class TrainingSampler(DistributedSampler[Key]):
+def shuffle(sampler: TrainingSampler) -> Stream:
+    """Return a stream of permutations, each of (seed, pass), as torch's DistributedSampler has them."""
+    return partial(shuffled, sampler.count, sampler.taken, sampler.seed)
+
+
+def shuffled(count: int, taken: int, seed: int, positions: range) -> Iterator[Key]:
+    """Yield the keys at some positions of permutations of `count` images, each cut after `taken`."""
+    for number in range(positions.start // taken, -(-positions.stop // taken)):
+        draw = torch.Generator().manual_seed(seed + number)
+        order = torch.randperm(count, generator=draw)
+        begin = number * taken
+        first = max(positions.start, begin + (positions.start - begin) % positions.step)
+        last = min(positions.stop, begin + taken)
+        # As lists, all of them would take 36 bytes for each image of the whole set
+        for indices in torch.split(order[first - begin : last - begin : positions.step], _AT_ONCE):
+            for index in indices.tolist():
+                yield number, index
+
+
+class TrainingSampler(Sampler[Key]):
     """This rank's keys from any step on, to the end of an epoch or of some after it.
 
-    Step k takes the same global batch on any number of ranks: torch's DistributedSampler deals a
-    permutation of (seed, epoch) to the ranks one by one. Images left over from the last whole
-    global batch are dropped; fewer images than that are a UserError.
+    Step k takes the same global batch on any number of ranks: the positions of one stream are dealt to
+    them one by one. Images left over from the last whole global batch of a pass are dropped; fewer images
+    than that are a UserError. With `steps`, an epoch is that many steps: all images of a pass are taken,
+    and a global batch may begin in one pass and end in the next.
 
-    `count` images, of which each rank takes `per_step` in one step of the optimizer.
+    `count` images, of which each rank takes `per_step` in one step of the optimizer, in an `order`.
     """
 
-    def __init__(self, count: int, per_step: int, *, rank: int, size: int, seed: int) -> None:
-        # Only the length of the range is used.
-        super().__init__(range(count), size, rank, seed=seed, drop_last=True)  # type: ignore[arg-type]
-        self.per_step = per_step
+    def __init__(
+        self,
+        count: int,
+        per_step: int,
+        *,
+        rank: int,
+        size: int,
+        seed: int,
+        steps: int | None = None,
+        order: Order = shuffle,
+    ) -> None:
+        self.count, self.per_step, self.seed = count, per_step, seed
+        self.rank, self.size = rank, size
+        self.epoch = self.last_epoch = 0  # of a pass of the loader
         self.first_step = 0
-        self.last_epoch = 0  # of a pass
-        self.steps = count // (per_step * size)  # of the optimizer in a whole epoch
+        self.images = per_step * size  # in a global batch
+        self.steps = steps or count // self.images  # of the optimizer in a whole epoch
         if self.steps == 0:
             raise UserError(
                 f"--batch-size: one step takes {count_of(per_step * size, 'image')} ({per_step} for each of "
                 f"{count_of(size, 'process')}), but there are {count} to train on; use a smaller one"
             )
+        self.taken = self.steps * self.images if steps is None else count  # of each permutation
+        self.stream = order(self)
 
     def start_at(self, epoch: int, step: int, *, last: int | None = None) -> None:
         """Make the next pass begin at `step` of `epoch`: index arithmetic, nothing is replayed.
 
         It ends with the epoch `last` (default: with `epoch`).
         """
-        self.set_epoch(epoch)
-        self.first_step = step
+        self.epoch, self.first_step = epoch, step
         self.last_epoch = epoch if last is None else last
 
     def __iter__(self) -> Iterator[Key]:
-        step = self.first_step
-        for epoch in range(self.epoch, self.last_epoch + 1):
-            # torch's own iterator makes lists, of 36 bytes for each image of the whole set
-            draw = torch.Generator().manual_seed(self.seed + epoch)
-            order = torch.randperm(len(self.dataset), generator=draw)  # type: ignore[arg-type]
-            order = order[self.rank : self.total_size : self.num_replicas]
-            for indices in torch.split(
-                order[step * self.per_step : self.steps * self.per_step], _AT_ONCE
-            ):
-                for index in indices.tolist():
-                    yield epoch, index
-            step = 0
+        first = (self.epoch * self.steps + self.first_step) * self.images
+        end = (self.last_epoch + 1) * self.steps * self.images
+        return self.stream(range(first + self.rank, end, self.size))
 
     def __len__(self) -> int:
         epochs = self.last_epoch - self.epoch

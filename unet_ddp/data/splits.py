@@ -36,6 +36,13 @@ class Split:
     """How the sides were drawn, until `spread_classes`; None if they were given."""
     moved: tuple[int, ...] = ()
     """Keys of the groups that `spread_classes` gave the other side."""
+    chosen: Pairs | None = field(default=None, compare=False, repr=False)
+    """The validation pairs that each epoch scores; None for all."""
+
+    @property
+    def validated(self) -> Pairs:
+        """The validation pairs that each epoch scores."""
+        return self.validation if self.chosen is None else self.chosen
 
     def without(self, names: Container[str]) -> Split:
         """Return the split without the pairs of these names."""
@@ -225,8 +232,10 @@ def write_split(split: Split, groups: Mapping[str, str], path: Path) -> None:
         temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
     ):
         writer = csv.writer(file, quoting=csv.QUOTE_ALL)  # keeps a group's leading blanks
-        writer.writerow(("image", "mask", "group", "split"))
+        has_sources = any(p.source for p in (*split.training, *split.validation))
+        columns = 4 + has_sources
+        writer.writerow(("image", "mask", "group", "split", "source")[:columns])
         for side, pairs in (("training", split.training), ("validation", split.validation)):
-            writer.writerows(
-                (p.image.absolute(), p.mask.absolute(), groups.get(p.name, ""), side) for p in pairs
-            )
+            for p in pairs:
+                row = p.image.absolute(), p.mask.absolute(), groups.get(p.name, ""), side, p.source
+                writer.writerow(row[:columns])

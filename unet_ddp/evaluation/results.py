@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -54,6 +54,7 @@ class ImageRecord:
     confusion: Integers  # as `Counts.confusion`
     boundaries: list[BoundaryCounts]  # boundary pixels of each class
     tallies: list[Tally] = field(default_factory=list)  # what `Labels.score` counts
+    source: str | None = None  # of the image, if a list names it
 
     @cached_property
     def tally(self) -> Tally | None:
@@ -69,6 +70,14 @@ class ImageRecord:
     def score(self) -> float:
         """The score that orders the images: the tally's, otherwise Dice."""
         return self.tally.score if self.tally else self.scores.dice
+
+
+class SourceScores(NamedTuple):
+    """Scores of the images of one source."""
+
+    images: int
+    scores: Scores
+    tally: Tally | None
 
 
 @dataclass(frozen=True)
@@ -113,6 +122,19 @@ class Evaluation:
         """Sum of the tallies of all images; None if there are none."""
         tallies = [record.tally for record in self.records if record.tally]
         return total(tallies) if tallies else None
+
+    @cached_property
+    def sources(self) -> dict[str, SourceScores]:
+        """Scores of the images of each source, by its name; images without a source are in none."""
+        found: dict[str, list[ImageRecord]] = {}
+        for record in self.records:
+            if record.source is not None:
+                found.setdefault(record.source, []).append(record)
+        scores = {}
+        for name in sorted(found):
+            own = replace(self, records=found[name])
+            scores[name] = SourceScores(len(own.records), own.scores, own.tally)
+        return scores
 
     @property
     def class_tallies(self) -> dict[str, Tally]:

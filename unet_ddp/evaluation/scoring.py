@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Ids, Mask, enlargement
+from unet_ddp.data.pairs import Pair
 from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.distributed.failures import explain_error
 from unet_ddp.distributed.world import World
@@ -50,8 +51,8 @@ def score_pairs(
     counts = predictor.head.counts.zeros(predictor.labels.num_classes, predictor.device)
 
     def score(sample: EvaluationSample) -> ImageRecord:
-        name = dataset.pairs[sample.pair].name
-        return _score(predictor, sample, name, counts, threshold=threshold, tolerance=tolerance)
+        pair = dataset.pairs[sample.pair]
+        return _score(predictor, sample, pair, counts, threshold=threshold, tolerance=tolerance)
 
     records = score_each(score, fetch(dataset, world, workers=workers), world)
     counts = counts.over_ranks()
@@ -95,7 +96,7 @@ def score_each(
 def _score(
     predictor: Predictor,
     sample: EvaluationSample,
-    name: str,
+    pair: Pair,
     counts: Counts,
     *,
     threshold: float | None,
@@ -127,7 +128,8 @@ def _score(
     tallies = labels.score(
         decode(labels, band, true_ids, enlarged=enlarged), sample.mask[0].numpy()
     )
-    return ImageRecord(name, sample.pair, table.confusion.cpu().numpy(), boundaries, tallies)
+    confusion = table.confusion.cpu().numpy()
+    return ImageRecord(pair.name, sample.pair, confusion, boundaries, tallies, pair.source)
 
 
 def _bands(masks: Tensor) -> Iterator[slice]:

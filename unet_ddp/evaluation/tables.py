@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import numpy as np
 
 from unet_ddp.checkpoints.run_files import EVALUATION_FILES
 from unet_ddp.data.csv_cells import format_row
+from unet_ddp.errors import count_of
 from unet_ddp.evaluation.results import COLUMNS, ClassScores, Evaluation
 from unet_ddp.files import replacing, write_errors
 from unet_ddp.metrics.scores import count_classes, ratio, show
 
 Cell = str | int | float
 Row = Sequence[Cell]
+
+_MOST_SOURCES = 20  # on the terminal and at the head of the page
 
 COUNTS = ("hits", "pixels", "predicted_pixels")
 """Columns of per_image.csv for each class, whose sums over images give the scores of a set."""
@@ -78,6 +82,14 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
         if by_class:
             scores_of = {name: each.scores for name, each in by_class.items()}
             entries[f"{tally.name}_by_class"] = scores_of
+    if evaluation.sources:
+        entries["sources"] = {}
+    for name, (images, own, counts) in evaluation.sources.items():
+        per_class = dict(zip(evaluation.labels.class_names, own.dice_per_class, strict=True))
+        found = {"images": images, "dice": own.dice, "iou": own.iou, "dice_by_class": per_class}
+        if counts is not None:
+            found[counts.name] = counts.scores
+        entries["sources"][name] = found
     if curve is not None:
         entries["dice_at_0.5"] = curve.dice_at(0.5)
         entries["best_threshold"] = curve.best
@@ -91,7 +103,9 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
 
 def _per_image_heading(evaluation: Evaluation) -> list[str]:
     names = evaluation.labels.class_names
-    heading = ["image", "dice", "iou"]
+    heading = ["image", "source", "dice", "iou"]
+    if not evaluation.sources:
+        heading.remove("source")
     for name in names:
         heading += [f"{score}_{name}" for score in ClassScores._fields[1:]]
     if evaluation.tally is not None:
@@ -105,7 +119,8 @@ def _per_image_rows(evaluation: Evaluation) -> Iterator[Row]:
     """Yield a row per image: its Dice and IoU, then the scores of each class, then the counts."""
     names = evaluation.labels.class_names
     for record in evaluation.records:
-        cells: list[Cell] = [record.name, record.scores.dice, record.scores.iou]
+        source = [record.source or ""] if evaluation.sources else []
+        cells: list[Cell] = [record.name, *source, record.scores.dice, record.scores.iou]
         for row in ClassScores.of_all(names, record.scores, record.boundaries):
             cells += row[1:]
         if record.tally is not None:
@@ -143,6 +158,8 @@ def headline(evaluation: Evaluation) -> list[tuple[str, str]]:
         ("IoU", show(evaluation.scores.iou)),
         ("calibration error", show(evaluation.calibration.error)),
     ]
+    for name, source in islice(evaluation.sources.items(), _MOST_SOURCES):
+        entries.append((f"Dice of {name}", show(source.scores.dice)))
     if evaluation.tally is not None:
         first = [(name, show(score)) for name, score in evaluation.tally.headline]
         entries = first + entries
@@ -172,6 +189,15 @@ def terminal_table(evaluation: Evaluation) -> list[str]:
     for name, tally in evaluation.class_tallies.items():
         lines.append(f"  {name}: {tally.brief}")
     lines += [f"Dice {show(scores.dice)}, IoU {show(scores.iou)} ({what})"]
+    for name, (images, own, counts) in islice(evaluation.sources.items(), _MOST_SOURCES):
+        line = (
+            f"  {count_of(images, 'image')} of {name}: Dice {show(own.dice)}, IoU {show(own.iou)}"
+        )
+        if counts is not None:
+            line += f", {counts.brief}"
+        lines.append(line)
+    if (more := len(evaluation.sources) - _MOST_SOURCES) > 0:
+        lines.append(f"  {count_of(more, 'more source')}, in scores.json")
     calibration = f"expected calibration error {evaluation.calibration.error:.4f}"
     if curve is not None:
         calibration += (

@@ -125,16 +125,20 @@ class Resumed:
 
     def _note_changes(self, config: TrainConfig) -> None:
         assert self.content is not None
-        before, keeps = self.content["config"], names_of(type(config), Kind.FIXED)
+        before = {
+            **type(config)().to_dict(),
+            **self.content["config"],
+        }  # it may be older than a setting
+        keeps = names_of(type(config), Kind.FIXED)
         silent = names_of(type(config), Kind.DATA_PLACE, Kind.RUN_PLACE, Kind.FILES, Kind.PER_STEP)
         changed = {}
         for name, value in config.to_dict().items():
-            if name not in silent - keeps and not is_same(before.get(name, value), value):
+            if name not in silent - keeps and not is_same(before[name], value):
                 changed[name] = f"{name} {_show(before[name])} -> {_show(value)}"
         fixed = [text for name, text in changed.items() if name in keeps]
         if fixed:
             raise UserError(
-                f"--resume: {', '.join(fixed)}: a run keeps its network, scale and classes; leave the "
+                f"--resume: {', '.join(fixed)}: a run keeps its network, scale and classes, and the images of its epochs; leave the "
                 "flag out, or start a new run from its weights with "
                 f"--load {self.source} and --exp-name NAME"
             )

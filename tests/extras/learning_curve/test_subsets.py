@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.conftest import make_set
 from tests.tiny import make_data, make_pairs
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.matching import find_pairs, read_list
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.extras.learning_curve.subsets import (
@@ -93,8 +95,10 @@ def test_too_few_groups_are_said_with_what_to_type(
 def test_a_list_trains_on_what_was_chosen_and_knows_the_rest(tmp_path: Path) -> None:
     folder = make_set(tmp_path, 4)
     pairs = find_pairs(folder / "imgs", folder / "masks")
+    pairs = Pairs([replace(pairs[0], source="night"), *pairs[1:]])
     split = Split(pairs[:3], pairs[3:], "")
     write_list(tmp_path / "list.csv", make_data(split=split), [pairs[1]])
     sides = [(Path(pair.name).name, pair.side) for pair in read_list(tmp_path / "list.csv")]
     left = "left out"
+    assert [pair.source for pair in read_list(tmp_path / "list.csv")] == ["night", None, None, None]
     assert sides == [("ax", left), ("bx", "training"), ("cx", left), ("dx", left)]

@@ -116,7 +116,7 @@ def test_what_the_first_steps_alone_do_is_not_timed() -> None:
 
 
 def test_planned_epochs_end_within_the_budget() -> None:
-    pace = Pace(step=0.5, steps=100, validation=10)
+    pace = Pace(step=0.5, steps=100, validation=10, report=10)
     assert pace.epoch == 60
     for budget in (300, 1000, 7200):
         epochs = pace.count_epochs(budget, spent=20)
@@ -126,7 +126,7 @@ def test_planned_epochs_end_within_the_budget() -> None:
 
 
 def test_a_budget_without_an_epoch_says_what_it_takes() -> None:
-    pace = Pace(step=0.5, steps=100, validation=10)
+    pace = Pace(step=0.5, steps=100, validation=10, report=10)
     with pytest.raises(UserError) as refused:
         pace.count_epochs(90, spent=20)
     assert str(refused.value) == (

@@ -139,7 +139,8 @@ class Curve:
         per_step = int(options.batch_size) * options.accumulate
         if options.images_per_step:
             per_step = max(1, options.images_per_step // size)  # the training says what is wrong
-        return TrainingSampler(len(pairs), per_step, rank=0, size=size, seed=0).steps
+        steps = options.epoch_steps
+        return TrainingSampler(len(pairs), per_step, rank=0, size=size, seed=0, steps=steps).steps
 
     def draw(self, size: int, repeat: int) -> list[Pair]:
         """Return the pairs of a training on `size` groups."""

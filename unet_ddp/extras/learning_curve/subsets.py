@@ -70,7 +70,7 @@ def write_list(path: Path, data: PreparedData, chosen: Sequence[Pair]) -> None:
         temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
     ):
         writer = csv.writer(file)
-        writer.writerow(("image", "mask", "split"))
+        writer.writerow(("image", "mask", "split", "source"))
         for pair in (*data.split.training, *data.split.validation):
             side = "training" if pair.name in names else "test"
-            writer.writerow((pair.image.absolute(), pair.mask.absolute(), side))
+            writer.writerow((pair.image.absolute(), pair.mask.absolute(), side, pair.source))

@@ -34,7 +34,7 @@ class SeparationTuner:
     """
 
     def __init__(self, data: PreparedData, world: World, *, resize_masks: bool) -> None:
-        self._labels, self._pairs = data.labels, data.split.validation
+        self._labels, self._pairs = data.labels, data.split.validated
         self._world, self._resize_masks = world, resize_masks
         self._samples: list[EvaluationSample] = []
 

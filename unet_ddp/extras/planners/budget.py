@@ -41,7 +41,7 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
     world, data = builder.world, builder.data
     with trying(builder, config) as (state, loaders):
         step = time_steps(state, loaders, config.optimization, world, budget=budget)
-        images = math.ceil(len(data.split.validation) / world.size)
+        images = math.ceil(len(data.split.validated) / world.size)
         validation = time_validation(state, loaders, images=images, labels=data.labels)
         tuner: Tuner | None = data.labels.tuner(data, world, resize_masks=config.data.resize_masks)
         if images and tuner is not None:  # each epoch's network may be the best so far
@@ -50,7 +50,8 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
             counts = kind.zeros(data.labels.num_classes, world.device)
             tuner.tune(state, counts, watch=lambda samples: samples)
             validation += _SEPARATION * (time.perf_counter() - began)
-    pace = Pace(step, state.steps_per_epoch, validation)
+    times = len(data.split.validation) / max(1, len(data.split.validated))
+    pace = Pace(step, state.steps_per_epoch, validation, times * validation)
     epochs = world.on_main(lambda: pace.count_epochs(budget, time.monotonic() - builder.began))
     builder.resumed.notes.append(
         f"--budget {given}: {count_of(epochs, 'epoch')} of about {describe_time(pace.epoch)} "
@@ -66,6 +67,7 @@ class Pace:
     step: float
     steps: int  # steps in an epoch
     validation: float
+    report: float  # to score all validation images once more
 
     @property
     def epoch(self) -> float:
@@ -75,12 +77,10 @@ class Pace:
     def count_epochs(self, budget: float, spent: float) -> int:
         """Return how many epochs end within `budget` seconds, of which `spent` are over.
 
-        The report at the end scores the validation images once more.
-
         Raises:
             UserError: not one does.
         """
-        fixed = spent + self.validation + _REPORT
+        fixed = spent + self.report + _REPORT
         epochs = math.floor(((1 - _SHARE) * budget - fixed) / self.epoch)
         if epochs < 1:
             raise UserError(
