@@ -145,13 +145,14 @@ def count_any(files: Trees) -> int:
 
 
 def count_lonely(files: Trees) -> int:
-    """Return the points of plugins/built_in.py that have one part; those without any are of installed packages."""
-    table = next(
-        node.value
-        for node in ast.walk(files["plugins/built_in"][1])
-        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict)
-    )
-    return sum(isinstance(each, ast.Dict) and len(each.values) == 1 and each.keys[0] is not None for each in table.values)  # fmt: skip
+    """Return the tables of plugins/built_in/ that have one part; points without any are of installed packages."""
+    lonely = 0
+    for place, (_, tree) in files.items():
+        for node in ast.walk(tree):
+            if place.startswith("plugins/built_in") and isinstance(node, ast.AnnAssign):
+                is_one = isinstance(node.value, ast.Dict) and len(node.value.values) == 1
+                lonely += is_one and "Parts[" in ast.unparse(node.annotation)
+    return lonely
 
 
 def measure(root: Path) -> dict[str, int]:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler, Sampler
 
 from unet_ddp.errors import UserError, count_of
 
@@ -50,7 +50,7 @@ def shuffled(count: int, taken: int, seed: int, positions: range) -> Iterator[Ke
                 yield number, index
 
 
-class TrainingSampler(Sampler[Key]):
+class TrainingSampler(DistributedSampler[Key]):
     """This rank's keys from any step on, to the end of an epoch or of some after it.
 
     Step k takes the same global batch on any number of ranks: the positions of one stream are dealt to
@@ -72,10 +72,10 @@ class TrainingSampler(Sampler[Key]):
         steps: int | None = None,
         order: Order = shuffle,
     ) -> None:
-        self.count, self.per_step, self.seed = count, per_step, seed
-        self.rank, self.size = rank, size
-        self.epoch = self.last_epoch = 0  # of a pass of the loader
-        self.first_step = 0
+        # Only the length of the range is used.
+        super().__init__(range(count), size, rank, seed=seed, drop_last=True)  # type: ignore[arg-type]
+        self.count, self.per_step = count, per_step
+        self.first_step = self.last_epoch = 0  # of a pass of the loader
         self.images = per_step * size  # in a global batch
         self.steps = steps or count // self.images  # of the optimizer in a whole epoch
         if self.steps == 0:
@@ -91,13 +91,14 @@ class TrainingSampler(Sampler[Key]):
 
         It ends with the epoch `last` (default: with `epoch`).
         """
-        self.epoch, self.first_step = epoch, step
+        self.set_epoch(epoch)
+        self.first_step = step
         self.last_epoch = epoch if last is None else last
 
     def __iter__(self) -> Iterator[Key]:
         first = (self.epoch * self.steps + self.first_step) * self.images
         end = (self.last_epoch + 1) * self.steps * self.images
-        return self.stream(range(first + self.rank, end, self.size))
+        return self.stream(range(first + self.rank, end, self.num_replicas))
 
     def __len__(self) -> int:
         epochs = self.last_epoch - self.epoch
