@@ -251,7 +251,14 @@ def mutants(
             yield "smoothing", lose_fact(smoothing=0.0)
 
 
-CASES = [(kind, form) for kind in KINDS for form in FORMS if (kind, form) not in NO_SUCH]
+CASES = [
+    pytest.param(
+        kind, form, marks=[pytest.mark.release] * (form == "openvino" and kind != "classes")
+    )
+    for kind in KINDS
+    for form in FORMS
+    if (kind, form) not in NO_SUCH
+]
 
 
 @pytest.mark.parametrize(("kind", "form"), CASES)
