@@ -99,7 +99,7 @@ def test_arrays_have_the_scores_of_their_files(run: unet_ddp.TrainedRun) -> None
 
 def test_without_images_the_validation_images_are_scored(run: unet_ddp.TrainedRun) -> None:
     result = unet_ddp.evaluate(run.path / "best.pt", device="cpu")
-    assert result.images == 1 and "1 image of its run's validation" in result.text
+    assert result.images == 1 and "1 image of its run's validation set" in result.text
     assert result.intervals == {}
 
 

@@ -123,13 +123,13 @@ def test_without_flags_the_runs_validation_images_are_scored(
     assert stopped.value.code == 0
     scores = json.loads((here / "checkpoints/evaluation/scores.json").read_text())
     assert (scores["model"], scores["images"]) == ("checkpoints/best.pt", 5)
-    assert scores["scored"] == "5 images of its run's validation"
+    assert scores["scored"] == "5 images of its run's validation set"
     assert (scores["threshold"], scores["size"]) == (0.25, "the images' own")
     assert sum(each["pixels"] for each in scores["classes"]) == 5 * 32 * 40
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [
         "model: checkpoints/best.pt",
-        "scored: 5 images of its run's validation, at their own size; foreground from probability "
+        "scored: 5 images of its run's validation set, at their own size; foreground from probability "
         "0.25 on",
     ]
     assert lines[3].startswith("class ")

@@ -106,7 +106,7 @@ def test_groups_are_drawn_whole_and_few_have_no_interval(monkeypatch: pytest.Mon
     few = measure(twice, {name: str(int(group) // 2) for name, group in groups.items()})
     assert few.scores == {} and few.counts["objects"].interval is None
     assert [*few.describe()] == [
-        "no intervals: 3 groups, and they take 6",
+        "no intervals: 3 groups; at least 6 are needed",
         "counts of objects: +2.50 per image on average; 95 % of the images within ±5",
     ]
 

@@ -223,7 +223,7 @@ def finish(
 
 
 def _describe_images(job: Job) -> str:
-    place = "of its run's validation" if job.images is None else f"in {job.images}"
+    place = "of its run's validation set" if job.images is None else f"in {job.images}"
     return f"{count_of(len(job.pairs), 'image')} {place}"
 
 

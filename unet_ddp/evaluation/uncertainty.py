@@ -53,7 +53,7 @@ class Uncertainty:
             found = [f"{name} {low:.4f} to {high:.4f}" for name, (low, high) in self.scores.items()]
             yield f"95 % intervals over {self.many}: {', '.join(found)}"
         else:
-            yield f"no intervals: {self.many}, and they take {FEWEST}"
+            yield f"no intervals: {self.many}; at least {FEWEST} are needed"
         for name, error in self.counts.items():
             interval = ""
             if error.interval is not None:

@@ -107,7 +107,7 @@ class JsonLines(io.TextIOBase):
         for line in filter(None, lines):
             found = [begin for begin in _BEGINNINGS if line.startswith(begin)]
             event = _BEGINNINGS[found[0]] if found else "note"
-            self.emit(event, text=line.removeprefix(found[0] if found else ""))
+            self.emit(event, text=line.removeprefix(found[0] if found else "").strip())
         return len(text)
 
     def emit(self, event: str, **fields: object) -> None:

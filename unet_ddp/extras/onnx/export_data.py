@@ -47,7 +47,7 @@ def find_scored(
         place = f"in {images}"
     else:
         pairs = rebuild(saved.run, source, model.labels).split.validation
-        place = "of its run's validation"
+        place = "of its run's validation set"
     data = SegmentationDataset(
         pairs,
         model.labels,
