@@ -109,6 +109,6 @@ def open_session(flags: Sequence[str]) -> Iterator[Session]:
         folder.claim(config, resumed, build_metadata(config, spec, data, loaders, world))
         stop = StopSignal(world)
         run = config, data, state, loaders, world, stop
-        with loaders, Tracker(*run, parts.log_uncompiled) as tracker:
+        with loaders, Tracker(*run, parts.log_uncompiled, resumed) as tracker:
             yield Session(config, world, data, state, loaders, folder, tracker)
     leave(world)

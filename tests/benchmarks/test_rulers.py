@@ -14,7 +14,7 @@ FILES = {
     "extras/two": "class Two(One):\n    def a(self): ...\n    def b(self, x: Any): ...\n",
     "training/step": "import torch\nimport unet_ddp.errors\nfrom unet_ddp.data.labels import Labels\nx = 1\n",
     "errors": "def explain(error: Any, *rest: int) -> dict[str, Any]: ...\n",
-    "plugins/built_in": 'BUILT_IN: dict[str, dict[str, str]] = {"a": {"x": "1"}, "b": {}, "c": {"x": "1", "y": "2"}}\n',
+    "plugins/built_in/of_data": 'A: Parts[int] = {"x": _x}\nB: Parts[int] = {}\nC: Parts[int] = {"x": _x, "y": _y}\n',
 }
 EXPECTED = {
     "heart: statements and expressions": 6 + 14,

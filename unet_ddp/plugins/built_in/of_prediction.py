@@ -59,7 +59,7 @@ BACKENDS: Parts[OpenBackend] = {
 """By suffix, when a trained network is loaded."""
 
 
-def _mask() -> MakeOutput:
+def _mask_file() -> MakeOutput:
     from unet_ddp.prediction.outputs.mask import MaskFile
 
     return MaskFile
@@ -132,7 +132,7 @@ def _label_studio() -> MakeOutput:
 
 
 OUTPUTS: Parts[MakeOutput] = {
-    "mask": _mask,
+    "mask": _mask_file,
     "no_mask": _no_mask,
     "class_masks": _class_masks,
     "overlay": _overlay,
