@@ -74,7 +74,7 @@ def content(root: Path, call: dict[str, Any], name: str) -> Any:
     saved = torch.load(path, weights_only=True)
     return {
         key: saved[key]
-        for key in ("model", "ema", "optimizer", "sources", "position")
+        for key in ("sources", "position", "model", "ema", "optimizer")
         if key in saved
     }
 
@@ -122,6 +122,8 @@ def check(root: Path, orders: list[list[str]]) -> None:
     finally:
         torch.set_num_threads(threads)
         os.chdir(root)
+        # The last call's folder is on it, and processes of a warm server that begins now would have it, too.
+        sys.path[:] = [path for path in sys.path if root not in Path(path).parents]
     (root / "alone.py").write_text(SCRIPT)
     for name in {name for order in orders for name in order}:
         words = (str(root), json.dumps(CALLS[name]), f"alone-{name}", str(ROOT))
