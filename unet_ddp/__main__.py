@@ -78,11 +78,8 @@ def run(name: str, argv: Sequence[str] | None = None) -> int:
         if not (is_built_in("commands", name) or is_own("commands", name)):
             known = ", ".join(name for names in COMMANDS.values() for name in names)
             raise UserError(f"{name}: unknown command; use one of {known}")
-        command = _import(name)
-        given = cast(
-            Sequence[str], argv
-        )  # None for train.py and predict.py, whose functions take it
-        return command(given) or 0
+        # None is of train.py and predict.py, whose functions take it.
+        return _import(name)(cast(Sequence[str], argv)) or 0
     except (UserError, RunError) as error:
         print(error_line(error), file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1

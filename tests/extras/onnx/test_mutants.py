@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,16 @@ def mutants(
             yield "smoothing", lose_fact(smoothing=0.0)
 
 
+def is_refused(judge: Callable[[], object]) -> bool:
+    """Return whether the gate refuses a file, in one line."""
+    try:
+        judge()
+    except (RunError, UserError) as error:
+        assert str(error).count("\n") == 0
+        return True
+    return False
+
+
 CASES = [
     pytest.param(
         kind, form, marks=[pytest.mark.release] * (form == "openvino" and kind != "classes")
@@ -271,14 +282,6 @@ def test_each_damage_of_a_file_is_refused(
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
     place, write, pass_all = places[kind], module.write_graph, module.write_passing
     missed, refused = [], []
-
-    def is_refused(*judged: Any) -> bool:
-        try:
-            pass_all(*judged)
-        except (RunError, UserError) as error:
-            assert str(error).count("\n") == 0
-            return True
-        return False
 
     def pass_and_damage(job: Job, scored: Scored, graph: Any, temporary: Path) -> Any:
         written = pass_all(job, scored, graph, temporary)
@@ -306,7 +309,7 @@ def test_each_damage_of_a_file_is_refused(
             monkeypatch.setattr(module, "write_graph", damage)
             for masks, data in (("good", scored), ("weak", weak)):
                 if masks == "good" or form != "int8":  # which may differ, if it is no worse
-                    found = is_refused(job, data, graph, temporary)
+                    found = is_refused(partial(pass_all, job, data, graph, temporary))
                     (refused if found else missed).append(f"{name}, {masks} masks")
         monkeypatch.setattr(module, "write_graph", write)
         return written
