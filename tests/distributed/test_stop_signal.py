@@ -96,10 +96,12 @@ def test_the_last_question_is_awaited_unless_an_error_ends_it(
     waits: list[int] = []
     work = SimpleNamespace(wait=lambda: waits.append(1))
     monkeypatch.setattr(dist, "all_reduce", lambda *_, **__: work)
+    before = signal.getsignal(signal.SIGTERM)
     with contextlib.suppress(KeyError), StopSignal(World(size=2, store=dist.HashStore())) as stop:
         stop.poll()
         if error is not None:
             raise error
+    signal.signal(signal.SIGTERM, before)
     assert waits == [1] * (error is None)
 
 
@@ -297,6 +299,22 @@ def test_reading_processes_leave_it_to_their_rank_when_to_stop() -> None:
 
     assert child_status(once) == 0
     assert child_status(twice) == -signal.SIGTERM
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_rank_that_fails_outlives_the_signal_of_its_launcher(signals: int) -> None:
+    """It says why: torchrun sees a lost host as early as the rank does."""
+
+    def fail() -> None:
+        with contextlib.suppress(KeyError), StopSignal(World(size=2, store=dist.HashStore())):
+            raise KeyError
+        for _ in range(signals):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert 0 < signal.alarm(0) < 30  # torchrun kills after 30 seconds
+        os._exit(0)
+
+    assert child_status(fail) == {1: 0, 2: -signal.SIGTERM}[signals]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a call of Linux")

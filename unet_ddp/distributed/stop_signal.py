@@ -27,6 +27,7 @@ Item = TypeVar("Item")
 _NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")
 SIGNALS = tuple(signal.Signals[name] for name in _NAMES if hasattr(signal, name))  # Windows has two
 _LINGER = 60  # seconds that a reading process outlives a SIGTERM
+_LAST_WORDS = 10  # seconds that a rank which has failed outlives one: fewer than torchrun waits, 30
 _TWICE = 1.0  # seconds; terminal and launcher may both pass on one Ctrl-C
 
 
@@ -88,6 +89,9 @@ class StopSignal:
         self._outlet.close()
         if error is None and self._pending is not None:
             self._pending[0]()
+        if error is not None and self._world.store is not None:
+            # torchrun, too, sees that a host is lost, and ends what has not said it yet.
+            outlive_signal(signal.SIGTERM, _LAST_WORDS)
 
     def _listen(self) -> None:
         while number := self._inlet.recv(1)[0]:
@@ -186,7 +190,7 @@ def ignore_signals_in_worker() -> None:
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _linger)
+    outlive_signal(signal.SIGTERM, _LINGER)
     # It must not outlive its rank: it would keep the pipe open by which a launcher sees that the
     # rank has ended.
     die_with_parent(getattr(signal, "SIGKILL", signal.SIGTERM))  # Windows has none
@@ -206,9 +210,15 @@ def dying_with_parent(number: signal.Signals) -> Callable[[], None] | None:
     return partial(die_with_parent, number) if sys.platform == "linux" else None
 
 
-def _linger(number: int, frame: Any) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.alarm(_LINGER)
+def outlive_signal(number: signal.Signals, seconds: int) -> None:
+    """Let this process go on for some seconds after a signal; a second one ends it at once."""
+
+    def linger(_: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        if hasattr(signal, "alarm"):  # not on Windows, where no process sends SIGTERM
+            signal.alarm(seconds)
+
+    signal.signal(number, linger)
 
 
 def _do_nothing(number: int, frame: Any) -> None:
