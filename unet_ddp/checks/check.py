@@ -152,6 +152,8 @@ def check_dataset(
     labels = labels or _choose_labels(config, report, table, values, parts=parts)
     if split and labels:
         split = sides.spread(split, training, table, labels, moved)
+    if split:
+        split = training.settle(split, config)
     data = CheckedData(table, form, values, labels, split, groups)
     _summarise(config, report, data)
     return data
@@ -196,7 +198,9 @@ def _find_sides(config: DataConfig, report: Report, parts: DataParts) -> tuple[P
     images = as_path(config.val_images)
     masks = as_path(config.val_masks)
     planes = _find_planes(config)
-    find_validation = partial(find_pairs, images, masks, report, suffix=config.mask_suffix)
+    find_validation = partial(
+        find_pairs, images, masks, report, suffix=config.mask_suffix, config=config
+    )
     pairs = report.attempt(partial(find_validation, planes=planes)) or ()
     return training, collect(replace(pair, name=f"validation/{pair.name}") for pair in pairs)
 
@@ -216,7 +220,9 @@ def _find_pairs(config: DataConfig, report: Report, parts: DataParts) -> Pairs:
             images = demo / "imgs"
             masks = demo / "masks"
     suffix, planes = config.mask_suffix, _find_planes(config)
-    return find_pairs(images, masks, report, listed=listed, suffix=suffix, planes=planes)
+    return find_pairs(
+        images, masks, report, listed=listed, suffix=suffix, planes=planes, config=config
+    )
 
 
 def used_folders(config: DataConfig, pairs: Pairs) -> dict[str, str]:

@@ -17,11 +17,12 @@ from unet_ddp.data.masks import Flags
 from unet_ddp.data.readers.base import Header
 from unet_ddp.plugins import find
 from unet_ddp.plugins.built_in import BUILT_IN
-from unet_ddp.storage import Storage
+from unet_ddp.storage import Storage, real_file
 
 if TYPE_CHECKING:
     from unet_ddp.config import DataConfig
     from unet_ddp.data.matching import Report
+    from unet_ddp.data.splits import Split
 
 SIDES = (None, "training", "validation", "left out")
 
@@ -45,6 +46,7 @@ class Pair:
     side: str | None = None  # training, validation or left out, if a list says so
     stamps: Stamps = (None, None)  # of files that are not this machine's, as they were found
     source: str | None = None  # where the image is from, if a list says so
+    inside: tuple[int, int] | None = None  # (row, column) of a smaller mask in its image
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,15 @@ def find_stamp(path: Path) -> Stamp:
     Raises:
         OSError: it can't be found.
     """
-    status = path.stat()
+    status = real_file(path).stat()
     return status.st_size, status.st_mtime_ns
 
 
 class Pairs(Sequence[Pair]):
     """A set of pairs: here of files of this machine; subclasses are of other places."""
+
+    group_rule = ""
+    """The words for how `groups` were found, where nothing else is to find any."""
 
     def __init__(self, pairs: Iterable[Pair] = ()) -> None:
         self._pairs = list(pairs)
@@ -134,6 +139,10 @@ class Pairs(Sequence[Pair]):
         """
         return self, None
 
+    def settle(self, split: Split, config: DataConfig) -> Split:
+        """Return a split of these pairs as its sides are read."""
+        return split
+
     def check_content(self) -> None:
         """Raise a UserError if content that no scan reads is corrupt."""
 
@@ -178,6 +187,7 @@ class Places:
     listed: Path | None = None
     suffix: str | None = None  # that masks' names add to their images'; None: to be detected
     planes: bool = False  # masks may be in a folder for each class
+    config: DataConfig | None = None  # of a data set that is trained on
 
 
 class PairKind(ABC):

@@ -83,6 +83,12 @@ def _maps() -> type[OpenFile]:
     return MapFile
 
 
+def _windows() -> type[OpenFile]:
+    from unet_ddp.extras.windows.reader import WindowFile
+
+    return WindowFile
+
+
 READERS: Parts[type[OpenFile]] = {
     "jpg": _images,
     "jpeg": _images,
@@ -93,6 +99,7 @@ READERS: Parts[type[OpenFile]] = {
     "npy": _npy,
     "tif": _maps,
     "tiff": _maps,
+    "window": _windows,
 }
 """By suffix, when a file is first opened: called with its path."""
 
@@ -127,7 +134,14 @@ def _pack() -> type[PairKind]:
     return PackKind
 
 
+def _windowed() -> type[PairKind]:
+    from unet_ddp.extras.windows.window_kind import Windows
+
+    return Windows
+
+
 PAIRS: Parts[type[PairKind]] = {
+    "windows": _windowed,
     "list": _list,
     "items": _items,
     "class_folders": _class_folders,
