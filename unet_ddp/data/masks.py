@@ -41,9 +41,7 @@ def enlargement(small: Sequence[int], large: Sequence[int]) -> float:
     return math.sqrt(large[0] * large[1] / (small[0] * small[1]))
 
 
-def surround(
-    mask: Mask, inside: tuple[int, int], size: Size, scale: float, value: int
-) -> NDArray[Any]:
+def surround(mask: Mask, inside: tuple[int, int], size: Size, scale: float, value: int) -> Mask:
     """Return a mask of a larger size: `mask` from the row and column `inside`, times `scale`, on, around it `value`."""
     top, left = round(inside[0] * scale), round(inside[1] * scale)
     larger = np.full(size, value, mask.dtype)

@@ -105,7 +105,8 @@ def open_map(path: Path, *, mode: str = "r", page: int = 0, opener: Any = None) 
         import rasterio
 
         if opener is not None:
-            dataset = rasterio.open(str(path), mode, driver="GTiff", opener=opener)
+            name = path.name  # of its address rasterio would look for keys
+            dataset = rasterio.open(name, mode, driver="GTiff", opener=opener)
         else:
             name = f"GTIFF_DIR:{page}:" if page else ""
             name += str(Path(os.fspath(path)).absolute())

@@ -17,7 +17,8 @@ from unet_ddp.data.groups import find_groups
 from unet_ddp.data.masks import Size
 from unet_ddp.data.matching import Report
 from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, find_stamp
-from unet_ddp.data.readers.base import ByWindows, Header, ImageFormat, Pixels, as_user_error
+from unet_ddp.data.readers.bands import ByWindows
+from unet_ddp.data.readers.base import Header, ImageFormat, Pixels, as_user_error
 from unet_ddp.data.readers.resize import find_nodata
 from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UnreachableError, UserError, count_of, hides_bars
@@ -84,7 +85,7 @@ def _check_kind(scenes: Pairs) -> None:
     """Raise a UserError if the pairs are not of one file each."""
     first = scenes[0] if scenes else None
     if scenes.scanned is not None:
-        raise UserError(f"--window: the images of a pack are read whole; give folders of scenes")
+        raise UserError("--window: the images of a pack are read whole; give folders of scenes")
     if first and CLASSES_MARK in first.mask.parts:
         raise UserError(
             f"--window: {first.mask} is a folder for each class; save the masks of a scene as one file"

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 
 from unet_ddp.data.pairs import Stamp
 from unet_ddp.errors import UserError
-from unet_ddp.files import as_path, is_address
+from unet_ddp.files import as_path
 
 _WINDOW = re.compile(r"(.+)#(\d+)\+(\d+)\+(\d+)\+(\d+)\.window", re.DOTALL)
 _WARPED = re.compile(r"(.+)#([^/#]+)\+\d+\.warped", re.DOTALL)

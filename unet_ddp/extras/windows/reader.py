@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.memory import remove_unused
 from unet_ddp.data.pairs import Stamp, find_stamp
-from unet_ddp.data.readers.bands import BandsFile, as_pixels
+from unet_ddp.data.readers.bands import BandsFile, ByWindows, as_pixels
 from unet_ddp.data.readers.base import (
-    ByWindows,
     Header,
     ImageFormat,
     OpenFile,
@@ -40,7 +39,6 @@ _MOST_OPEN = 256  # scenes, of all threads
 class WindowFile(BandsFile, MapFile):
     """A part of an image or of a mask."""
 
-    suffixes = (".window",)
     place = None  # the grid of windows was found with it
 
     def __init__(self, path: Path) -> None:
@@ -57,7 +55,7 @@ class WindowFile(BandsFile, MapFile):
         """Properties of the part."""
         return replace(self._scene.header, height=self.window.height, width=self.window.width)
 
-    def read_bands(self) -> NDArray[Any]:
+    def read_bands(self) -> NDArray[Any]:  # type: ignore[override]  # all of them
         """Return a mask's values or colours, (h, w, C)."""
         return self._read(None)
 
