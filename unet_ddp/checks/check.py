@@ -153,7 +153,7 @@ def check_dataset(
     if split and labels:
         split = sides.spread(split, training, table, labels, moved)
     if split:
-        split = training.settle(split, config)
+        split = report.attempt(partial(training.settle, split, config)) or split
     data = CheckedData(table, form, values, labels, split, groups)
     _summarise(config, report, data)
     return data

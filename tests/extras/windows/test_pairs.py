@@ -146,7 +146,7 @@ def test_windows_are_the_same_again_and_in_another_process(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"window": 64}, "--window 64: {0}/imgs/a.tif is the only scene, so there is none to validate on; use --blocks 4"),
+        ({"window": 64}, "--window 64: {0}/imgs/a.tif is the only scene or group, so none is left to train on; use --blocks 4"),
         ({"window": 512, "validation": 0}, "--window 512: larger than every scene; the largest, {0}/imgs/a.tif, is 320x256; use --window 256"),
     ],
 )  # fmt: skip

@@ -73,11 +73,11 @@ def find_windows(scenes: Pairs, config: DataConfig, report: Report) -> Pairs:
             f"--window {size}: larger than every scene; the largest, {largest.pair.image}, is {width}x{height}; "
             f"use --window {max(32, min(largest.size) // 32 * 32)}"
         )
-    if config.val_images is None:
-        _check_division(scenes, config)
     _describe(grids, size, report)
     groups = _name_groups(scenes, config)
     found = [pair for grid in grids for pair in _list_pairs(grid, config, groups)]
+    if config.val_images is None and config.validation:
+        _check_division(found, scenes, config)
     return WindowPairs(sorted(found, key=lambda pair: pair.name))
 
 
@@ -94,18 +94,26 @@ def _check_kind(scenes: Pairs) -> None:
         raise UserError(f"--window: {first.image} is no file; give a folder of scenes, or a list")
 
 
-def _check_division(scenes: Pairs, config: DataConfig) -> None:
-    """Raise a UserError if one scene is to be on both sides, or if a list and --blocks are to divide it."""
-    has_sides = bool(scenes.sides().any())
-    if config.blocks is not None and has_sides:
+def _check_division(found: list[Pair], scenes: Pairs, config: DataConfig) -> None:
+    """Raise a UserError if the windows can't be divided, or both a list and --blocks divide them."""
+    if scenes.sides().any():
+        if config.blocks is not None:
+            raise UserError(
+                f"--blocks {config.blocks}: the column split of {config.pairs_file} says what validates; use one of them"
+            )
+        return
+    first = scenes[0].image
+    if len({pair.group for pair in found}) > 1:
+        return
+    if config.blocks is not None:
         raise UserError(
-            f"--blocks: the column split of {config.pairs_file} divides the scenes; use one of them"
+            f"--blocks {config.blocks}: {first} is one block of so many windows, so none is left to train on; use a "
+            "smaller number"
         )
-    if len(scenes) == 1 and config.blocks is None and config.validation and not has_sides:
-        raise UserError(
-            f"--window {config.window}: {scenes[0].image} is the only scene, so there is none to validate on; use "
-            "--blocks 4 to hold out blocks of it, --val-images, or --validation 0"
-        )
+    raise UserError(
+        f"--window {config.window}: {first} is the only scene or group, so none is left to train on; use --blocks 4 to "
+        "hold out blocks of it, --val-images, or --validation 0"
+    )
 
 
 def _name_groups(scenes: Pairs, config: DataConfig) -> dict[str, str]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.splits import Split
-from unet_ddp.errors import count_of
+from unet_ddp.errors import UserError, count_of
 from unet_ddp.extras.geo.checks import ground_scale
 from unet_ddp.extras.windows.paths import Window, split_window
 from unet_ddp.extras.windows.reader import open_scene
@@ -73,6 +73,11 @@ class WindowPairs(Pairs):
             near = find_neighbours(split.validation, config.window)
             kept = [(*where(pair),) not in near for pair in training]
             training = training.select(np.array(kept, bool))
+            if not training:
+                raise UserError(
+                    f"--blocks {config.blocks}: all windows are next to blocks that validate, so that none is left to "
+                    "train on; use a larger number, or a smaller --validation"
+                )
             how += f"; {count_of(len(kept) - len(training), 'window')} next to those that validate left out"
         validation = WindowPairs(with_context(pair, config) for pair in split.validation)
         chosen = split.chosen
