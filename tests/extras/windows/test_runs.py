@@ -66,9 +66,7 @@ def test_a_run_is_evaluated_reported_and_checked_by_its_windows(
     assert status == 0, err
     checkpoints = tmp_path / "checkpoints"
     assert (checkpoints / "report.html").exists() and (checkpoints / "samples.png").exists()
-    status, out, err = run(
-        "evaluate", tmp_path, "--model", str(checkpoints / "best.pt")
-    )
+    status, out, err = run("evaluate", tmp_path, "--model", str(checkpoints / "best.pt"))
     assert status == 0, err
     scores = json.loads((checkpoints / "evaluation" / "scores.json").read_text())
     (row,) = rows(tmp_path)

@@ -45,6 +45,9 @@ def open_windows(
     bands = list(range(1, dataset.count + 1))
     if layout.alpha is not None:
         bands.append(bands.pop(layout.alpha))
+    channels = 3 if is_indexed else len(bands)
+    if layout.alpha is not None:
+        channels -= 1
     place = None
     with suppress(Exception):  # of an odd CRS
         place = find_place(dataset)
@@ -52,7 +55,7 @@ def open_windows(
     header = Header(
         dataset.width,
         dataset.height,
-        3 if is_indexed else len(bands) - (layout.alpha is not None),
+        channels,
         storage_dtype(np.dtype(dataset.dtypes[0])),
         has_alpha=layout.alpha is not None,
         palette=_read_palette(dataset) if is_indexed else None,

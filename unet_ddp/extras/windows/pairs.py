@@ -32,7 +32,7 @@ _STRIDE = (
 class WindowPairs(Pairs):
     """Windows of scenes, of this machine or in storage."""
 
-    group_rule = "of windows, of a scene or block each"
+    group_rule = "of windows"
 
     @property
     def storage(self) -> Storage | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unet_ddp.checks.metadata import ScannedPair
 from unet_ddp.data.memory import remove_unused
 from unet_ddp.data.pairs import Stamp, find_stamp
 from unet_ddp.data.readers.bands import BandsFile, ByWindows, as_pixels
@@ -25,9 +27,11 @@ from unet_ddp.data.readers.base import (
 )
 from unet_ddp.data.readers.read import READERS, Source, describe_readers, find_reader
 from unet_ddp.data.readers.resize import resize_area
+from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.extras.geo.checks import ground_scale
 from unet_ddp.extras.geo.reader import MapFile
+from unet_ddp.extras.geo.sides import find_neighbours
 from unet_ddp.extras.geo.windows import MapWindows, open_windows
 from unet_ddp.extras.windows.paths import split_warped, split_window
 from unet_ddp.files import cache_folder, is_address, replacing, write_errors
@@ -36,10 +40,27 @@ from unet_ddp.storage import local_file, real_file, storage_of
 _MOST_OPEN = 256  # scenes, of all threads
 
 
+def _check_sides(scanned: Sequence[ScannedPair], split: Split) -> list[str]:
+    """Return a warning if scenes on two sides of a split lie next to each other on the map."""
+    sides = []
+    for side in (split.training, split.validation):
+        scenes = dict.fromkeys(split_window(pair.image)[0] for pair in side)
+        opened = [(path, open_scene(path)) for path in scenes]
+        sides.append(
+            {
+                path: (each.place, each.header.size)
+                for path, each in opened
+                if isinstance(each, MapWindows)
+            }
+        )
+    return find_neighbours(*sides)
+
+
 class WindowFile(BandsFile, MapFile):
     """A part of an image or of a mask."""
 
     place = None  # the grid of windows was found with it
+    check_sides = staticmethod(_check_sides)
 
     def __init__(self, path: Path) -> None:
         OpenFile.__init__(self, path)

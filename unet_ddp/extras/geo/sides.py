@@ -1,0 +1,76 @@
+"""Maps on both sides of a split that lie next to each other: what is on one tells what is on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet_ddp.data.masks import Size
+from unet_ddp.errors import UserError, count_of
+from unet_ddp.extras.geo.maps import Place
+
+if TYPE_CHECKING:
+    from unet_ddp.checks.metadata import ScannedPair
+    from unet_ddp.data.splits import Split
+
+Placed = Mapping[Path, tuple[Place | None, Size]]
+"""Images with their places and sizes (height, width)."""
+
+_CORNERS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])  # columns and rows, in sizes of an image
+_MOST = 10**8  # pairs of images to compare
+_APART = 1e-6  # of an image's side: less is rounding
+
+
+def check_sides(scanned: Sequence[ScannedPair], split: Split) -> list[str]:
+    """Return a warning if scanned maps on two sides of a split lie next to each other."""
+    known = {
+        pair.name: (pair.image, image) for pair, image, _ in scanned if image.place is not None
+    }
+    sides = []
+    for side in (split.training, split.validation):
+        found = (known[name] for name in side.names() if name in known)
+        sides.append({path: (Place(*each.place), each.header.size) for path, each in found})
+    return find_neighbours(*sides)
+
+
+def find_neighbours(training: Placed, validation: Placed) -> list[str]:
+    """Return a warning if any image overlaps or touches another one of the other side."""
+    is_one_crs = (
+        len({place.crs for place, _ in (*training.values(), *validation.values()) if place}) == 1
+    )
+    try:
+        paths, boxes = _find_boxes(training, is_one_crs=is_one_crs)
+        others, other_boxes = _find_boxes(validation, is_one_crs=is_one_crs)
+    except UserError:  # of a CRS that has no way to another
+        return []
+    if not len(boxes) or len(boxes) * len(other_boxes) > _MOST:
+        return []
+    near = []
+    for path, box in zip(others, other_boxes, strict=True):
+        slack = (box[2:] - box[:2]) * _APART
+        touches = (boxes[:, :2] <= box[2:] + slack) & (box[:2] - slack <= boxes[:, 2:])
+        rows = [row for row in np.flatnonzero(touches.all(axis=1)).tolist() if paths[row] != path]
+        near += [(path, paths[row]) for row in rows[:1]]
+    if not near:
+        return []
+    one, other = near[0]
+    return [
+        f"{count_of(len(near), 'validation image')} next to or over training images on the map, e.g. {one} at {other}: "
+        "scores will be too good; keep neighbours together with --group-pattern or a list's column group"
+    ]
+
+
+def _find_boxes(side: Placed, *, is_one_crs: bool) -> tuple[list[Path], NDArray[np.float64]]:
+    """Return the images with a place, and west, south, east and north of each: of one CRS, or in degrees."""
+    paths, boxes = [], []
+    for path, (place, size) in side.items():
+        if place is not None and (place.crs or is_one_crs):
+            corners = _CORNERS * size[::-1]
+            points = place.to_map(corners) if is_one_crs else place.to_degrees(corners)
+            paths.append(path)
+            boxes.append((*points.min(axis=0), *points.max(axis=0)))
+    return paths, np.array(boxes, np.float64).reshape(-1, 4)
