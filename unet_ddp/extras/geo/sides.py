@@ -34,7 +34,7 @@ def check_sides(scanned: Sequence[ScannedPair], split: Split) -> list[str]:
     for side in (split.training, split.validation):
         found = (known[name] for name in side.names() if name in known)
         sides.append({path: (Place(*each.place), each.header.size) for path, each in found})
-    return find_neighbours(*sides)
+    return find_neighbours(sides[0], sides[1])
 
 
 def find_neighbours(training: Placed, validation: Placed) -> list[str]:

@@ -53,7 +53,7 @@ def _check_sides(scanned: Sequence[ScannedPair], split: Split) -> list[str]:
                 if isinstance(each, MapWindows)
             }
         )
-    return find_neighbours(*sides)
+    return find_neighbours(sides[0], sides[1])
 
 
 class WindowFile(BandsFile, MapFile):
