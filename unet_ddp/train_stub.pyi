@@ -18,6 +18,8 @@ def train(
     scale: float = 1.0,
     ground_resolution: float | None = None,
     crop_size: Sequence[int] | None = None,
+    window: int | None = None,
+    blocks: int | None = None,
     validation: float = 10.0,
     group_pattern: str | None = None,
     fold: str | None = None,
@@ -118,6 +120,10 @@ def train(
             then, to pixels of this size on the ground, before scaling.
         crop_size: Train on random crops of this size, after scaling (default: whole images if all
             have one size, else crops of the median size).
+        window: Read images by windows of N x N pixels, before scaling: for scenes that are too
+            large to read whole; a multiple of 32 (docs/how-to/scenes.md).
+        blocks: With --window: hold out blocks of N x N windows for validation, apart from the
+            others, instead of whole scenes.
         validation: Percentage of the images held out for validation, 0 <= PERCENT < 100; groups are
             kept whole. (default: 10)
         group_pattern: Images whose names match with the same text in the first bracket are one

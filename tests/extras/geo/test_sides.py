@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.extras.windows.scenes import check, draw_scene
@@ -45,19 +44,3 @@ def test_blocks_of_one_scene_are_no_warning(tmp_path: Path) -> None:
         write_map(folder / kind / "ax.tif", pixels)
     _, report = check(folder, window=32, blocks=2)
     assert not report.problems and not report.warnings
-
-
-def test_maps_of_several_crs_are_compared_in_degrees(tmp_path: Path) -> None:
-    from rasterio.warp import transform
-
-    folder = write_tiles(tmp_path, [(0, 0), (300, 0), (600, 0)])
-    x, y = transform("EPSG:32633", "EPSG:32632", [CORNER[0] + 660], [CORNER[1]])
-    for kind, pixels in zip(("imgs", "masks"), draw_scene(9, SIDE, SIDE), strict=True):
-        write_map(folder / kind / "dx.tif", pixels, at(1.0, (x[0], y[0])), crs="EPSG:32632")
-    found = set()
-    for fold in "1234":
-        _, report = check(folder, fold=f"{fold}/4", ground_resolution=1.0)
-        assert not report.problems
-        found.add(any("next to or over" in line for line in report.warnings))
-    assert found == {True, False}
-    np.testing.assert_allclose(y[0], CORNER[1], rtol=0.01)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.masks import Size
-from unet_ddp.errors import UserError, count_of
+from unet_ddp.errors import count_of
 from unet_ddp.extras.geo.maps import Place
 
 if TYPE_CHECKING:
@@ -38,23 +38,17 @@ def check_sides(scanned: Sequence[ScannedPair], split: Split) -> list[str]:
 
 
 def find_neighbours(training: Placed, validation: Placed) -> list[str]:
-    """Return a warning if any image overlaps or touches another one of the other side."""
-    is_one_crs = (
-        len({place.crs for place, _ in (*training.values(), *validation.values()) if place}) == 1
-    )
-    try:
-        paths, boxes = _find_boxes(training, is_one_crs=is_one_crs)
-        others, other_boxes = _find_boxes(validation, is_one_crs=is_one_crs)
-    except UserError:  # of a CRS that has no way to another
-        return []
-    if not len(boxes) or len(boxes) * len(other_boxes) > _MOST:
+    """Return a warning if any image overlaps or touches another one of the other side, in the same CRS."""
+    paths, boxes = _find_boxes(training)
+    others, other_boxes = _find_boxes(validation)
+    if not paths or len(paths) * len(others) > _MOST:
         return []
     near = []
-    for path, box in zip(others, other_boxes, strict=True):
+    for (path, crs), box in zip(others, other_boxes, strict=True):
         slack = (box[2:] - box[:2]) * _APART
         touches = (boxes[:, :2] <= box[2:] + slack) & (box[:2] - slack <= boxes[:, 2:])
-        rows = [row for row in np.flatnonzero(touches.all(axis=1)).tolist() if paths[row] != path]
-        near += [(path, paths[row]) for row in rows[:1]]
+        found = [paths[row] for row in np.flatnonzero(touches.all(axis=1)).tolist()]
+        near += [(path, other) for other, its_crs in found if other != path and its_crs == crs][:1]
     if not near:
         return []
     one, other = near[0]
@@ -64,13 +58,12 @@ def find_neighbours(training: Placed, validation: Placed) -> list[str]:
     ]
 
 
-def _find_boxes(side: Placed, *, is_one_crs: bool) -> tuple[list[Path], NDArray[np.float64]]:
-    """Return the images with a place, and west, south, east and north of each: of one CRS, or in degrees."""
+def _find_boxes(side: Placed) -> tuple[list[tuple[Path, str]], NDArray[np.float64]]:
+    """Return the images with a place and their CRS, and the least and largest x and y of each (N, 4)."""
     paths, boxes = [], []
     for path, (place, size) in side.items():
-        if place is not None and (place.crs or is_one_crs):
-            corners = _CORNERS * size[::-1]
-            points = place.to_map(corners) if is_one_crs else place.to_degrees(corners)
-            paths.append(path)
+        if place is not None:
+            points = place.to_map(_CORNERS * size[::-1])
+            paths.append((path, place.crs))
             boxes.append((*points.min(axis=0), *points.max(axis=0)))
     return paths, np.array(boxes, np.float64).reshape(-1, 4)
