@@ -27,13 +27,14 @@ _APART = 1e-6  # of an image's side: less is rounding
 
 def check_sides(scanned: Sequence[ScannedPair], split: Split) -> list[str]:
     """Return a warning if scanned maps on two sides of a split lie next to each other."""
-    known = {
-        pair.name: (pair.image, image) for pair, image, _ in scanned if image.place is not None
-    }
-    sides = []
-    for side in (split.training, split.validation):
-        found = (known[name] for name in side.names() if name in known)
-        sides.append({path: (Place(*each.place), each.header.size) for path, each in found})
+    known = {}
+    for pair, image, _ in scanned:
+        if image.place is not None:
+            known[pair.name] = pair.image, (Place(*image.place), image.header.size)
+    sides = [
+        dict(known[name] for name in side.names() if name in known)
+        for side in (split.training, split.validation)
+    ]
     return find_neighbours(sides[0], sides[1])
 
 

@@ -67,7 +67,7 @@ def find_windows(scenes: Pairs, config: DataConfig, report: Report) -> Pairs:
     if not grids:
         return WindowPairs()
     largest = max(grids, key=lambda grid: min(grid.size))
-    if max(largest.size) < size:
+    if 1 < max(largest.size) < size:
         height, width = largest.size
         raise UserError(
             f"--window {size}: larger than every scene; the largest, {largest.pair.image}, is {width}x{height}; "
@@ -140,7 +140,7 @@ def _list_pairs(grid: Grid, config: DataConfig, groups: dict[str, str]) -> Itera
     """Yield a scene's windows as pairs; a block of them, or the scene, is a group."""
     pair, digits = grid.pair, len(str(max(grid.size)))
     for window in grid.windows:
-        group = groups[pair.name]
+        group = groups[pair.name] or "no group"  # one, as of whole images
         if config.blocks is not None and config.window is not None:
             side = config.blocks * config.window
             group = f"{pair.name}, block {window.top // side}+{window.left // side}"
