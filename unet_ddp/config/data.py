@@ -134,7 +134,7 @@ class DataConfig:
     balance: Annotated[float, Kind.EXTRA, flag("PERCENT"), Limit(at_least=0, at_most=100)] = 0.0
     """Percentage of the training samples that are chosen by class, each class as often as any other, with crops around one of its pixels; e.g. 50 if classes are rare; 0: off."""
     shares: Annotated[tuple[str, ...], Kind.FIXED, Kind.EXTRA, flag("SOURCE=SHARE ...")] = ()
-    """Share of the images of each step that is taken from each source in --list, e.g. street=0.7 night=0.3; an epoch has as many steps as without."""
+    """Share of the images of each step that is taken from each source in --list, or in a pack of one, e.g. street=0.7 night=0.3; an epoch has as many steps as without."""
     scale_jitter: Annotated[
         tuple[float, float] | None,
         Kind.EXTRA,
@@ -191,8 +191,12 @@ class DataConfig:
         if self.masks is not None and self.images is None:  # images alone are a pack
             raise UserError("--images and --masks: use both or neither")
         self.read_fold()
-        if self.read_shares() and self.pairs_file is None:
-            raise UserError("--shares: is for a --list with a column source; use both or neither")
+        is_pack = self.images is not None and self.masks is None
+        if self.read_shares() and self.pairs_file is None and not is_pack:
+            raise UserError(
+                "--shares: is for a --list with a column source, or a pack of one; give --list, or the pack as "
+                "--images without --masks"
+            )
         if self.augmentation not in PRESETS and not is_own("augmentations", self.augmentation):
             known = ", ".join(PRESETS)
             raise UserError(

@@ -107,6 +107,10 @@ class Pairs(Sequence[Pair]):
             return None
         return (pair.group or pair.name for pair in self)
 
+    def sources(self) -> Iterator[str | None]:
+        """Yield where each image is from; None where no list says so."""
+        return (pair.source for pair in self)
+
     def sides(self) -> NDArray[np.uint8]:
         """Return the place in `SIDES` of the side that a list gave to each."""
         return np.fromiter((SIDES.index(pair.side) for pair in self), np.uint8, len(self))
