@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from unet_ddp.runs.mirror import Mirror
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30})://")  # as RFC 3986 has it
+_PART = re.compile(r"(.+)#[^/#]*\.(?:window|warped|polygons)", re.DOTALL)
 
 
 class Storage(ABC):
@@ -91,6 +92,13 @@ def open_address(text: str) -> Path:
         text = str(Path(text[7:]))  # without //: what follows is no address
     is_here = not _SCHEME.match(text) and ".tar#" not in text
     return Path(text) if is_here else storage_of(text).open(text)
+
+
+def real_file(path: Path) -> Path:
+    """Return the file of which a path names a part, as scene.tif of scene.tif#0+0+512+512.window; else the path."""
+    while found := _PART.fullmatch(str(path)):
+        path = open_address(found[1])
+    return path
 
 
 @contextmanager

@@ -121,24 +121,26 @@ class _Scanner:
             planes = is_mask and self.planes
             with self.pairs.local(path, self.ignore) as local, Source(local, planes) as source:
                 if is_mask:
-                    found = read_mask_metadata(source)
+                    found = read_mask_metadata(source, stamp)
                 else:
-                    found = read_image_metadata(source, self.nodata, self.channels)
+                    found = read_image_metadata(source, self.nodata, self.channels, stamp)
                 found = found._replace(place=source.place)
         except UnreachableError:  # the other files can't be read either
             raise
         except UserError as error:
             return error
-        found = found._replace(stamp=stamp or found.stamp)
         self.known.put(file, found)
         return found
 
 
 def read_image_metadata(
-    source: Source, nodata: float | None = None, channels: int | None = None
+    source: Source,
+    nodata: float | None = None,
+    channels: int | None = None,
+    stamp: Stamp | None = None,
 ) -> ImageMetadata:
     """Decode an image and return its metadata but its place; arguments as for `scan`."""
-    header, stamp = _read_header(source)
+    header, stamp = _read_header(source, stamp)
     if header.dtype == "uint8":
         return ImageMetadata(header, stamp, _pack(read_picture(source, nodata)))
     if nodata is None:
@@ -189,9 +191,9 @@ def _picture_of(pixels: Pixels, nodata_mask: NDArray[np.bool_] | None) -> NDArra
     return resize_area(grey, (THUMBNAIL, THUMBNAIL))[..., 0]
 
 
-def read_mask_metadata(source: Source) -> MaskMetadata:
+def read_mask_metadata(source: Source, stamp: Stamp | None = None) -> MaskMetadata:
     """Decode a mask and return its metadata but its place."""
-    header, stamp = _read_header(source)
+    header, stamp = _read_header(source, stamp)
     codes = source.mask()
     if codes.size and codes.min() >= 0 and codes.max() < 65536:  # ten times as fast as sorting
         counts = np.bincount(codes.ravel())
@@ -207,10 +209,10 @@ def read_mask_metadata(source: Source) -> MaskMetadata:
     return MaskMetadata(header, stamp, tuple(values.tolist()), tuple(counts.tolist()))
 
 
-def _read_header(source: Source) -> tuple[Header, Stamp]:
-    """Return header and stamp of a file that is safe to decode."""
+def _read_header(source: Source, stamp: Stamp | None) -> tuple[Header, Stamp]:
+    """Return header and stamp, if that is not known, of a file that is safe to decode."""
     with as_user_error(source.path):
-        stamp = find_stamp(source.path)
+        stamp = stamp or find_stamp(source.path)
     header = source.header
     if header.width * header.height > _MOST_PIXELS:
         raise UserError(

@@ -39,7 +39,7 @@ class DataConfig:
     masks: Annotated[
         str | None, Kind.DATA_PLACE, DIR, Brief("Folder of masks (default: data/masks).")
     ] = None
-    """Folder, or address, of masks named like their images, e.g. image.png or image_mask.gif for image.jpg (default: data/masks)."""
+    """Folder, or address, of masks named like their images, e.g. image.png or image_mask.gif for image.jpg, or a file of polygons on the map (docs/maps.md) (default: data/masks)."""
     pairs_file: Annotated[
         str | None,
         Kind.DATA_PLACE,
@@ -125,6 +125,15 @@ class DataConfig:
         Excludes("instances", "mask_threshold", "palette", "classes", "invert"),
     ] = False
     """Classes may overlap: masks are a folder for each class, a page of a TIFF for each, or bit fields; each class is learnt and predicted by itself (docs/how-to/overlapping-classes.md)."""
+    class_field: Annotated[
+        str | None,
+        Kind.FIXED,
+        Kind.EXTRA,
+        Calls("label_rules"),
+        Excludes("instances", "mask_threshold", "palette", "invert"),
+        flag("NAME"),
+    ] = None
+    """Masks are polygons (--masks labels.gpkg, .geojson or .shp): their attribute with the class, a text or a whole number (default: all are of one class; docs/maps.md)."""
     all_masks: Annotated[bool, Kind.FIXED, Kind.EXTRA] = False
     """With --overlap: an image that lacks a mask in a class's folder is an error; without the flag, it has no pixel of the class."""
     ignore_index: Annotated[int | None, Kind.FIXED, MASK_VALUE, flag("VALUE"), INT32] = None

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from unet_ddp.data.burning import ONE_CLASS, Burning
 from unet_ddp.data.masks import Flags
 from unet_ddp.data.readers.base import Header
 from unet_ddp.plugins import find
 from unet_ddp.plugins.built_in import BUILT_IN
-from unet_ddp.storage import Storage
+from unet_ddp.storage import Storage, real_file
 
 if TYPE_CHECKING:
     from unet_ddp.config import DataConfig
@@ -62,7 +63,7 @@ def find_stamp(path: Path) -> Stamp:
     Raises:
         OSError: it can't be found.
     """
-    status = path.stat()
+    status = real_file(path).stat()
     return status.st_size, status.st_mtime_ns
 
 
@@ -94,7 +95,7 @@ class Pairs(Sequence[Pair]):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes of which a mask's value has a bit each, where the masks' place gives them."""
+        """Names of the classes where the masks' place gives them: of bits of their values, or of values from 1 on."""
         return ()
 
     def names(self) -> Iterator[str]:
@@ -182,6 +183,7 @@ class Places:
     listed: Path | None = None
     suffix: str | None = None  # that masks' names add to their images'; None: to be detected
     planes: bool = False  # masks may be in a folder for each class
+    burning: Burning = ONE_CLASS  # of polygons
 
 
 class PairKind(ABC):

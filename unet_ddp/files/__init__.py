@@ -18,7 +18,7 @@ from typing import IO, Any
 from unet_ddp.errors import UserError
 from unet_ddp.files.completing import holds_back
 from unet_ddp.files.output import complain as complain
-from unet_ddp.storage import open_address, storage_of
+from unet_ddp.storage import open_address, real_file, storage_of
 
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.\w+\.tmp")  # .NAME.PROCESS.RANDOM.tmp
 _unfinished: set[Path] = set()  # temporary files of this process, on any thread
@@ -93,7 +93,7 @@ def refuse_special(path: Path) -> None:
     """Raise a UserError if `path` is a pipe, socket or device, which may block or never end."""
     if is_address(path):
         return
-    mode = path.stat().st_mode
+    mode = real_file(path).stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UserError(f"{path}: is a pipe, socket or device, not a file; remove it")
 

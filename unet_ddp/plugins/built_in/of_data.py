@@ -83,6 +83,12 @@ def _maps() -> type[OpenFile]:
     return MapFile
 
 
+def _polygons() -> type[OpenFile]:
+    from unet_ddp.extras.polygons.reader import PolygonFile
+
+    return PolygonFile
+
+
 READERS: Parts[type[OpenFile]] = {
     "jpg": _images,
     "jpeg": _images,
@@ -93,6 +99,7 @@ READERS: Parts[type[OpenFile]] = {
     "npy": _npy,
     "tif": _maps,
     "tiff": _maps,
+    "polygons": _polygons,
 }
 """By suffix, when a file is first opened: called with its path."""
 
@@ -127,7 +134,14 @@ def _pack() -> type[PairKind]:
     return PackKind
 
 
+def _polygon_pairs() -> type[PairKind]:
+    from unet_ddp.extras.polygons.polygon_kind import PolygonKind
+
+    return PolygonKind
+
+
 PAIRS: Parts[type[PairKind]] = {
+    "polygons": _polygon_pairs,
     "list": _list,
     "items": _items,
     "class_folders": _class_folders,
@@ -172,9 +186,16 @@ def _palette() -> LabelRule:
     return match_palette
 
 
+def _class_field() -> LabelRule:
+    from unet_ddp.extras.polygons.rules import name_classes
+
+    return name_classes
+
+
 LABEL_RULES: Parts[LabelRule] = {
     "instances": _instances,
     "overlap": _overlap,
     "palette": _palette,
+    "class_field": _class_field,
 }
 """When the masks' values are known, by the setting. The first takes the place of the core's own rules."""
