@@ -153,6 +153,8 @@ def check_dataset(
     labels = labels or _choose_labels(config, report, table, values, parts=parts)
     if split and labels:
         split = sides.spread(split, training, table, labels, moved)
+    if split:
+        split = report.attempt(partial(training.settle, split, config)) or split
     data = CheckedData(table, form, values, labels, split, groups)
     _summarise(config, report, data)
     return data
@@ -201,7 +203,9 @@ def _find_sides(
     masks = as_path(config.val_masks)
     planes = _find_planes(config)
     burning = replace(burning, names=training.class_names)
-    find_validation = partial(find_pairs, images, masks, report, suffix=config.mask_suffix)
+    find_validation = partial(
+        find_pairs, images, masks, report, suffix=config.mask_suffix, config=config
+    )
     pairs = report.attempt(partial(find_validation, planes=planes, burning=burning)) or ()
     return training, collect(replace(pair, name=f"validation/{pair.name}") for pair in pairs)
 
@@ -222,7 +226,7 @@ def _find_pairs(config: DataConfig, report: Report, parts: DataParts, burning: B
             masks = demo / "masks"
     suffix, planes = config.mask_suffix, _find_planes(config)
     find = partial(find_pairs, images, masks, report, listed=listed, suffix=suffix)
-    return find(planes=planes, burning=burning)
+    return find(planes=planes, burning=burning, config=config)
 
 
 def used_folders(config: DataConfig, pairs: Pairs) -> dict[str, str]:

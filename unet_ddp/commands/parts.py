@@ -62,6 +62,10 @@ def _adapt(config: DataConfig, table: Table, data: PreparedData, seed: int) -> P
         from unet_ddp.extras.steps.shares import give_shares
 
         data = give_shares(config, data)
+    if config.window is not None:
+        from unet_ddp.extras.windows.draw import draw_windows
+
+        data = draw_windows(config, data, seed)
     return data
 
 

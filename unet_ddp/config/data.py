@@ -69,6 +69,19 @@ class DataConfig:
     """Bring images with map coordinates, which need not have one resolution then, to pixels of this size on the ground, before scaling."""
     crop_size: Annotated[tuple[int, int] | None, flag("HEIGHT WIDTH"), Limit(at_least=16)] = None
     """Train on random crops of this size, after scaling (default: whole images if all have one size, else crops of the median size)."""
+    window: Annotated[
+        int | None,
+        Kind.FIXED,
+        Kind.EXTRA,
+        Excludes("resize_masks", "cache"),
+        N,
+        Limit(at_least=32),
+    ] = None
+    """Read images by windows of N x N pixels, before scaling: for scenes that are too large to read whole; a multiple of 32 (docs/how-to/scenes.md)."""
+    blocks: Annotated[
+        int | None, Kind.FIXED, Kind.EXTRA, Excludes("val_images", "group_pattern"), N, POSITIVE
+    ] = None
+    """With --window: hold out blocks of N x N windows for validation, apart from the others, instead of whole scenes."""
     validation: Annotated[float, flag("PERCENT", "-v"), Limit(at_least=0, below=100)] = 10.0
     """Percentage of the images held out for validation, 0 <= PERCENT < 100; groups are kept whole."""
     group_pattern: Annotated[str | None, flag("REGEX")] = None
@@ -212,6 +225,11 @@ class DataConfig:
                 f"--augmentation {self.augmentation}: not one of {known}, nor MODULE:NAME"
             )
         self._check_group_pattern()
+        if self.window is not None and self.window % 32:
+            nearest = self.window // 32 * 32
+            raise UserError(f"--window {self.window}: is no multiple of 32; use {nearest}")
+        if self.blocks is not None and self.window is None:
+            raise UserError("--blocks: is for --window; use both or neither")
         if self.all_masks and not self.overlap:
             raise UserError("--all-masks: is for --overlap; use both or neither")
         if self.shares and self.balance:

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from unet_ddp.data.augmentation import Augmentation, Cut
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID, Ids, Size
+from unet_ddp.data.masks import IGNORE_ID, Ids, Size, surround
 from unet_ddp.data.matching import mask_size_message
 from unet_ddp.data.memory import Arrays, SampleStore
 from unet_ddp.data.pairs import Pair, Pairs
@@ -117,8 +117,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         with self.pairs.local(pair.image) as local, Source(local) as source:
             scale = self.find_scale(source)
             image, nodata_mask = source.image(self.image_format, scale=scale)
-        codes = self.read_codes(pair.mask, image.shape[:2], scale)
-        mask = self.labels.to_ids(codes, pair.mask)  # after scaling: borders keep their width
+        mask = self.read_ids(pair, image.shape[:2], scale)
         if nodata_mask is not None:
             mask[nodata_mask] = IGNORE_ID
         return image, mask
@@ -139,19 +138,26 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         """
         pair = self.pairs.to_read(index)
         with self.pairs.local(pair.image) as local, Source(local) as source:
-            codes = self.read_codes(pair.mask, source.header.size, 1.0)
-            ids = self.labels.to_ids(codes, pair.mask)
+            ids = self.read_ids(pair, source.header.size, 1.0)
             if self.image_format.nodata is not None:
                 _, nodata_mask = source.image(self.image_format)
                 ids[nodata_mask] = IGNORE_ID
         return ids
 
-    def read_codes(self, path: Path, size: Size, scale: float) -> Codes:
-        """Return the values (H, W) of a mask at `scale`, which must have or get this size."""
+    def read_ids(self, pair: Pair, size: Size, scale: float) -> Ids:
+        """Return the class ids of a pair's image of this size (H, W), IGNORE_ID around a smaller mask."""
+        if pair.inside is None:
+            codes = self.read_codes(pair.mask, size, scale)
+            return self.labels.to_ids(codes, pair.mask)  # after scaling: borders keep their width
+        ids = self.labels.to_ids(self.read_codes(pair.mask, None, scale), pair.mask)
+        return surround(ids, pair.inside, size, scale, IGNORE_ID)
+
+    def read_codes(self, path: Path, size: Size | None, scale: float) -> Codes:
+        """Return the values (H, W) of a mask at `scale`, which must have or get this size, if one is given."""
         planes, void = self.labels.may_overlap, self.labels.void
         with self.pairs.local(path, void) as local, Source(local, planes) as source:
             codes = source.mask(scale=scale)
-        if codes.shape == size:
+        if size in (None, codes.shape):
             return codes
         if not self.resize_masks:
             raise UserError(mask_size_message(path, codes.shape, size))

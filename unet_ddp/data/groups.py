@@ -74,6 +74,8 @@ def group_names(pairs: Pairs, pattern: str | None) -> dict[str, str]:
 
 def find_groups(pairs: Pairs, pattern: str | None, seed: int) -> Groups:
     """Return the groups by a pattern, a list or the names; see `split_pairs`."""
+    if pairs.group_rule:
+        return Groups(pairs, seed, lambda: pairs.groups() or (), pairs.group_rule)
     if pattern is not None:
         if pairs and not any(re.search(pattern, name) for name in pairs.names()):
             raise UserError(

@@ -41,6 +41,15 @@ def enlargement(small: Sequence[int], large: Sequence[int]) -> float:
     return math.sqrt(large[0] * large[1] / (small[0] * small[1]))
 
 
+def surround(mask: Mask, inside: tuple[int, int], size: Size, scale: float, value: int) -> Mask:
+    """Return a mask of a larger size: `mask` from the row and column `inside`, times `scale`, on, around it `value`."""
+    top, left = round(inside[0] * scale), round(inside[1] * scale)
+    larger = np.full(size, value, mask.dtype)
+    part = larger[top : top + mask.shape[0], left : left + mask.shape[1]]
+    part[:] = mask[: part.shape[0], : part.shape[1]]
+    return larger
+
+
 class Band(Protocol):
     """Some rows of a prediction, at the image's size."""
 

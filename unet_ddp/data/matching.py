@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from unet_ddp.data.burning import ONE_CLASS, Burning
 from unet_ddp.data.csv_cells import read_rows
@@ -19,6 +19,9 @@ from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import list_suffixes
 from unet_ddp.errors import UserError, count_of, shorten
 from unet_ddp.files import as_path, is_address
+
+if TYPE_CHECKING:
+    from unet_ddp.config import DataConfig
 
 Result = TypeVar("Result")
 Files = dict[str, list[str]]  # by the key of their relative path without suffix
@@ -87,12 +90,13 @@ def find_pairs(
     suffix: str | None = None,
     planes: bool = False,
     burning: Burning = ONE_CLASS,
+    config: DataConfig | None = None,
 ) -> Pairs:
     """Return the pairs of two folders, a pack (`images` alone) or a list, sorted by name; see `Places`.
 
     The first kind of data set that claims the places finds the pairs; other images are problems.
     """
-    places = Places(images, masks, listed, suffix, planes, burning)
+    places = Places(images, masks, listed, suffix, planes, burning, config)
     kind = next((kind for kind in list_kinds() if kind.claims(places)), None)
     assert kind is not None, places  # the settings say where the images are
     return kind.find(places, report or Report())

@@ -23,6 +23,7 @@ from unet_ddp.storage import Storage, real_file
 if TYPE_CHECKING:
     from unet_ddp.config import DataConfig
     from unet_ddp.data.matching import Report
+    from unet_ddp.data.splits import Split
 
 SIDES = (None, "training", "validation", "left out")
 
@@ -46,6 +47,7 @@ class Pair:
     side: str | None = None  # training, validation or left out, if a list says so
     stamps: Stamps = (None, None)  # of files that are not this machine's, as they were found
     source: str | None = None  # where the image is from, if a list says so
+    inside: tuple[int, int] | None = None  # (row, column) of a smaller mask in its image
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,9 @@ def find_stamp(path: Path) -> Stamp:
 
 class Pairs(Sequence[Pair]):
     """A set of pairs: here of files of this machine; subclasses are of other places."""
+
+    group_rule = ""
+    """The words for how `groups` were found, where nothing else is to find any."""
 
     def __init__(self, pairs: Iterable[Pair] = ()) -> None:
         self._pairs = list(pairs)
@@ -139,6 +144,10 @@ class Pairs(Sequence[Pair]):
         """
         return self, None
 
+    def settle(self, split: Split, config: DataConfig) -> Split:
+        """Return a split of these pairs as its sides are read."""
+        return split
+
     def check_content(self) -> None:
         """Raise a UserError if content that no scan reads is corrupt."""
 
@@ -184,6 +193,7 @@ class Places:
     suffix: str | None = None  # that masks' names add to their images'; None: to be detected
     planes: bool = False  # masks may be in a folder for each class
     burning: Burning = ONE_CLASS  # of polygons
+    config: DataConfig | None = None  # of a data set that is trained on
 
 
 class PairKind(ABC):

@@ -223,9 +223,10 @@ def _deal_folds(groups: Groups, index: int, count: int) -> NDArray[np.int64]:
 def write_split(split: Split, groups: Mapping[str, str], path: Path) -> None:
     """Write the split as a list that ``--list`` reads; `groups` has the groups by pair name.
 
-    That of a pack is not written: a line for each of its pairs may be gigabytes.
+    That of a pack is not written: a line for each of its pairs may be gigabytes. Nor is that of windows, which
+    are no files.
     """
-    if split.training.scanned is not None:
+    if split.training.scanned is not None or split.training.group_rule:
         return
     with (
         replacing(path, durable=True) as temporary,

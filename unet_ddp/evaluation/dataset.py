@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.loaders import count_workers, how_to_read
-from unet_ddp.data.masks import Size
+from unet_ddp.data.masks import Size, surround
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.data.readers.read import Source
@@ -82,7 +82,9 @@ class EvaluationDataset(SegmentationDataset):
         if not self.full_size and self.image_format.ground_resolution is not None:
             with self.pairs.local(pair.image) as local, Source(local) as source:
                 scale = self.find_scale(source)
-        return self.read_codes(pair.mask, size, scale)
+        if pair.inside is None:
+            return self.read_codes(pair.mask, size, scale)
+        return surround(self.read_codes(pair.mask, None, scale), pair.inside, size, scale, 0)
 
     def read(self, index: int) -> EvaluationSample:
         """Return the sample of pair `index`, or raise its error."""

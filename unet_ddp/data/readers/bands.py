@@ -5,12 +5,20 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.readers.base import DTYPES, Codes, ImageFormat, OpenFile, Pixels, storage_dtype
+from unet_ddp.data.readers.base import (
+    DTYPES,
+    Codes,
+    Header,
+    ImageFormat,
+    OpenFile,
+    Pixels,
+    storage_dtype,
+)
 from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.errors import UserError
 
@@ -20,6 +28,18 @@ IGNORED_CODE = 1 << MOST_PLANES
 """Value of a pixel that does not count, in masks of such values."""
 
 _MOST = np.iinfo(np.int32).max
+
+
+@runtime_checkable
+class ByWindows(Protocol):
+    """An image of which a part is read without the rest."""
+
+    @property
+    def header(self) -> Header:
+        """Properties of the whole."""
+
+    def read_window(self, rows: slice, columns: slice) -> NDArray[Any]:
+        """Return the bands (h, w, C) of a part in the file's own type; alpha, if any, is the last."""
 
 
 class BandsFile(OpenFile):

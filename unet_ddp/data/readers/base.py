@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -191,18 +191,6 @@ class Rows(Protocol):
 
     def read(self, top: int, bottom: int) -> Pixels:
         """Return the rows `top` to `bottom` (exclusive), (rows, W, C)."""
-
-
-@runtime_checkable
-class ByWindows(Protocol):
-    """An image of which a part is read without the rest."""
-
-    @property
-    def header(self) -> Header:
-        """Properties of the whole."""
-
-    def read_window(self, rows: slice, columns: slice) -> NDArray[Any]:
-        """Return the bands (h, w, C) of a part in the file's own type; alpha, if any, is the last."""
 
 
 class Place(Protocol):

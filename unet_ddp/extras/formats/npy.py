@@ -49,3 +49,7 @@ class NpyFile(BandsFile):
     def read_bands(self) -> NDArray[Any]:
         """Return the array (H, W, C)."""
         return np.array(self._bands)
+
+    def read_window(self, rows: slice, columns: slice) -> NDArray[Any]:
+        """Return a part of the array (h, w, C)."""
+        return np.array(self._bands[rows, columns])

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.readers.base import as_user_error, refuse_bomb
+from unet_ddp.data.readers.base import MOST_BYTES, as_user_error, refuse_bomb
 from unet_ddp.errors import UserError, check_installed
 
 _OPTIONS = {
@@ -94,22 +94,31 @@ def gdal(path: Path) -> Iterator[None]:
         yield
 
 
-def open_map(path: Path, *, mode: str = "r", page: int = 0) -> Any:
+def open_map(path: Path, *, mode: str = "r", page: int = 0, opener: Any = None) -> Any:
     """Return rasterio's dataset of a file, to read parts of it, or to update it (mode r+).
 
-    With `page`, from 1, it is that of one of the file's directories.
+    With `page`, from 1, it is that of one of the file's directories. `opener` opens an object in storage.
 
     One thread uses it at a time.
     """
     with gdal(path):
         import rasterio
 
-        name = f"GTIFF_DIR:{page}:" if page else ""
-        name += str(Path(os.fspath(path)).absolute())
-        dataset = rasterio.open(name, mode, driver="GTiff")
+        if opener is not None:
+            name = path.name  # of its address rasterio would look for keys
+            dataset = rasterio.open(name, mode, driver="GTiff", opener=opener)
+        else:
+            name = f"GTIFF_DIR:{page}:" if page else ""
+            name += str(Path(os.fspath(path)).absolute())
+            dataset = rasterio.open(name, mode, driver="GTiff")
         height, width = map(max, zip(*dataset.block_shapes, strict=True))
         pixel_bytes = sum(np.dtype(name).itemsize for name in dataset.dtypes)
-        refuse_bomb(path, width, height, file=path, pixel_bytes=pixel_bytes)
+        if opener is None:
+            refuse_bomb(path, width, height, file=path, pixel_bytes=pixel_bytes)
+        elif width * height * pixel_bytes > MOST_BYTES:
+            raise UserError(
+                f"{path}: parts of {width}x{height} pixels; save it in tiles of 512x512"
+            )
         return dataset
 
 

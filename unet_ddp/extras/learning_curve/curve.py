@@ -93,6 +93,8 @@ class Curve:
             raise UserError(f"--images {config.data.images}: is a pack; use the files it is of")
         if names_object(config.data.images):
             raise UserError(f"--images {config.data.images}: is no folder; save the items as files")
+        if config.data.window is not None:
+            raise UserError("--window: learning-curve trains on whole images; leave it out")
         if not split.validation:
             raise UserError("--validation: no images to score; use --validation 25")
         self.groups = group_training(data)

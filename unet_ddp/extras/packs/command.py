@@ -77,6 +77,10 @@ def main(argv: Sequence[str], parts: DataParts) -> int:
     config = parse_train(argv, prog="python -m unet_ddp pack", kind=PackConfig)
     if config.output is None:
         raise UserError("--output: name a new folder, or an address like s3://bucket/folder")
+    if config.data.window is not None:
+        raise UserError(
+            "--window: pack takes images as they are; pack them without, or train on the scenes"
+        )
     output = as_path(config.output)
     use_own_readers(config.data.reader)
     with (

@@ -89,6 +89,12 @@ def _polygons() -> type[OpenFile]:
     return PolygonFile
 
 
+def _windows() -> type[OpenFile]:
+    from unet_ddp.extras.windows.reader import WindowFile
+
+    return WindowFile
+
+
 READERS: Parts[type[OpenFile]] = {
     "jpg": _images,
     "jpeg": _images,
@@ -100,6 +106,7 @@ READERS: Parts[type[OpenFile]] = {
     "tif": _maps,
     "tiff": _maps,
     "polygons": _polygons,
+    "window": _windows,
 }
 """By suffix, when a file is first opened: called with its path."""
 
@@ -140,7 +147,14 @@ def _polygon_pairs() -> type[PairKind]:
     return PolygonKind
 
 
+def _windowed() -> type[PairKind]:
+    from unet_ddp.extras.windows.window_kind import Windows
+
+    return Windows
+
+
 PAIRS: Parts[type[PairKind]] = {
+    "windows": _windowed,
     "polygons": _polygon_pairs,
     "list": _list,
     "items": _items,

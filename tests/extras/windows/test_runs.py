@@ -1,0 +1,100 @@
+"""Runs that train on windows of scenes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import faults
+from tests.conftest import data_flags
+from tests.extras.windows.scenes import write_scenes
+from tests.ranks import Ranks, call_main, warm_python
+from tests.test_resume import FLAGS, assert_same_state, call_main_in_float64, last, resume, rows
+
+WINDOWS = ["--window", "32", "--blocks", "2", "--validation", "20", "--batch-size", "4"]
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_scenes(tmp_path_factory.mktemp("scenes"), (192, 160), (128, 128))
+
+
+def test_a_killed_run_ends_as_one_that_was_not(ranks: Ranks, scenes: Path, tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    argv = [*data_flags(scenes), *FLAGS, *WINDOWS, "--epochs", "2", "--save-every-steps", "2"]
+    said = resume(ranks, 1, whole, *argv)
+    assert "windows: 46 of 32x32 pixels in 2 scenes" in said
+    killed.mkdir()
+    done = warm_python(killed, faults.__file__, "killed", *argv)
+    assert done.returncode == -9, done.stderr
+    resume(ranks, 1, killed, "--resume", "--workers", "1")
+    assert_same_state(last(killed), last(whole))
+    assert [row["validation_dice"] for row in rows(killed)] == [
+        row["validation_dice"] for row in rows(whole)
+    ]
+    assert not (whole / "checkpoints" / "split.csv").exists()
+
+
+def test_a_run_is_the_same_on_1_2_and_4_ranks(ranks: Ranks, scenes: Path, tmp_path: Path) -> None:
+    """In float64, nothing but the order of sums is left; validation counts the same pixels."""
+    states, scores = [], []
+    for size in (1, 2, 4):
+        flags = [*FLAGS, *WINDOWS, "--epochs", "1", "--epoch-steps", "4", "--balance", "30"]
+        argv = [*data_flags(scenes), *flags, "--batch-size", str(4 // size)]
+        resume(ranks, size, tmp_path / str(size), *argv, program=call_main_in_float64)
+        states.append(last(tmp_path / str(size)))
+        scores.append([row["validation_dice"] for row in rows(tmp_path / str(size))])
+    for state in states[1:]:
+        torch.testing.assert_close(state["model"], states[0]["model"], rtol=0, atol=1e-7)
+    assert scores[0] == scores[1] == scores[2]
+
+
+def run(program: str, folder: Path, *argv: str) -> tuple[int, str, str]:
+    return call_main("unet_ddp.__main__", [program, *argv], str(folder))
+
+
+def test_a_run_is_evaluated_reported_and_checked_by_its_windows(
+    scenes: Path, tmp_path: Path
+) -> None:
+    """What evaluate counts over the run's windows is what training counted."""
+    argv = [*data_flags(scenes), *FLAGS, *WINDOWS, "--epochs", "1"]
+    status, _, err = run("train", tmp_path, *argv)
+    assert status == 0, err
+    checkpoints = tmp_path / "checkpoints"
+    assert (checkpoints / "report.html").exists() and (checkpoints / "samples.png").exists()
+    status, out, err = run("evaluate", tmp_path, "--model", str(checkpoints / "best.pt"))
+    assert status == 0, err
+    scores = json.loads((checkpoints / "evaluation" / "scores.json").read_text())
+    (row,) = rows(tmp_path)
+    assert scores["dice_as_trained"] == pytest.approx(float(row["validation_dice"]), abs=1e-9)
+    with (checkpoints / "evaluation" / "per_image.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert len(table) == scores["images"] == 8
+    pixels = sum(float(each["pixels_1"]) + float(each["pixels_0"]) for each in table)
+    assert pixels == 8 * 32 * 32  # without what lies around them
+    status, out, _ = run("doctor", tmp_path, *data_flags(scenes), *WINDOWS)
+    assert status == 0 and "46 .window" in out
+
+
+@pytest.mark.parametrize(
+    ("program", "flags", "said"),
+    [
+        ("train", "--window 100", "--window 100: is no multiple of 32; use 96"),
+        ("train", "--blocks 2", "--blocks: is for --window; use both or neither"),
+        ("train", "--window 32 --cache", "--window and --cache: use one of them"),
+        ("train", "--window 32 --resize-masks", "--window and --resize-masks: use one of them"),
+        ("train", "--window 32 --blocks 2 --group-pattern (.)", "--blocks and --group-pattern: use one"),
+        ("train", "--window 32 --blocks 1 --validation 60", "--blocks 1: all windows are next to"),
+        ("pack", "--window 32 --output p", "--window: "),
+        ("learning-curve", "--window 32", "--window: "),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(
+    scenes: Path, tmp_path: Path, program: str, flags: str, said: str
+) -> None:
+    status, out, err = run(program, tmp_path, *data_flags(scenes), *flags.split())
+    assert status == 2 and err.startswith(f"error: {said}") and err.count("\n") == 1, (out, err)

@@ -1,0 +1,1 @@
+"""Scenes by windows: `--window`."""

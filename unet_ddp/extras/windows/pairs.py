@@ -1,0 +1,125 @@
+"""Windows as pairs: the path of each names its part of a scene."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unet_ddp.data.pairs import Pair, Pairs
+from unet_ddp.data.splits import Split
+from unet_ddp.errors import UserError, count_of
+from unet_ddp.extras.geo.checks import ground_scale
+from unet_ddp.extras.windows.paths import Window, split_window
+from unet_ddp.extras.windows.reader import open_scene
+from unet_ddp.files import is_address
+from unet_ddp.storage import Storage, storage_of
+
+if TYPE_CHECKING:
+    from unet_ddp.config import DataConfig
+
+_MARGIN = 96  # pixels of the network's input around a window that is scored
+_STRIDE = (
+    32  # of the network: a window that begins at a multiple has the same pooling grid as the scene
+)
+
+
+class WindowPairs(Pairs):
+    """Windows of scenes, of this machine or in storage."""
+
+    group_rule = "of windows, of a scene or block each"
+
+    @property
+    def storage(self) -> Storage | None:
+        """The storage of the first address."""
+        files = (file for pair in self for file in (pair.image, pair.mask))
+        return next(map(storage_of, filter(is_address, files)), None)
+
+    def share(self) -> None:
+        """Prepare for processes that share this one's memory; see `Pairs.share`."""
+        self._is_here = self.storage is None
+        if self._is_here:
+            super().share()
+            inside = [pair.inside or (-1, -1) for pair in self]
+            self._inside = np.array(inside, np.int64).reshape(-1, 2)
+
+    def to_read(self, row: int) -> Pair:
+        """Return the paths of a pair, after `share`."""
+        if not self._is_here:
+            return self[row]
+        top, left = self._inside[row].tolist()
+        return replace(super().to_read(row), inside=None if top < 0 else (top, left))
+
+    def local(self, path: Path, ignore: int | None = None) -> AbstractContextManager[Path]:
+        """Return a context of the path itself: its reader finds the scene, wherever that is."""
+        return nullcontext(path)
+
+    def files_of(self, path: Path) -> Sequence[Path]:
+        """Return nothing: the size of a scene tells whether it changes, its content is too large to read."""
+        return []
+
+    def fetch_ahead(self, paths: Iterable[Path]) -> None:
+        """Do nothing: a part of an object is read when it is asked for."""
+
+    def settle(self, split: Split, config: DataConfig) -> Split:
+        """Return the split with a gap around blocks that validate, and with context around each of their windows."""
+        how, training = split.how, split.training
+        if config.blocks is not None and config.window is not None:
+            near = find_neighbours(split.validation, config.window)
+            kept = [(*where(pair),) not in near for pair in training]
+            training = training.select(np.array(kept, bool))
+            if not training:
+                raise UserError(
+                    f"--blocks {config.blocks}: all windows are next to blocks that validate, so that none is left to "
+                    "train on; use a larger number, or a smaller --validation"
+                )
+            how += f"; {count_of(len(kept) - len(training), 'window')} next to those that validate left out"
+        validation = WindowPairs(with_context(pair, config) for pair in split.validation)
+        chosen = split.chosen
+        return replace(split, training=training, validation=validation, chosen=chosen, how=how)
+
+
+def where(pair: Pair) -> tuple[str, int, int]:
+    """Return a pair's scene, and its first row and column there."""
+    file, window = split_window(pair.mask)  # the image of one that validates has more around it
+    return str(file), window.top, window.left
+
+
+def find_neighbours(pairs: Iterable[Pair], size: int) -> set[tuple[str, int, int]]:
+    """Return the places of windows of a size, and of all windows next to them; see `where`."""
+    steps = (-size, 0, size)
+    return {
+        (file, top + down, left + right)
+        for file, top, left in map(where, pairs)
+        for down in steps
+        for right in steps
+    }
+
+
+def with_context(pair: Pair, config: DataConfig) -> Pair:
+    """Return a pair with more of the scene around its image: at its cut edges the network would lack context."""
+    file, (top, left, height, width) = split_window(pair.image)
+    header = open_scene(file).header
+    scale = config.scale
+    if config.ground_resolution is not None:
+        scale = ground_scale(file, header.ground_resolution, scale, config.ground_resolution)
+    unit = find_unit(scale)
+    margin = math.ceil(_MARGIN / scale / unit) * unit
+    first, before = max(0, top - margin), max(0, left - margin)
+    rows = min(header.height, top + height + margin) - first
+    columns = min(header.width, left + width + margin) - before
+    larger = Window(first, before, rows, columns).of(file)
+    return replace(pair, image=larger, inside=(top - first, left - before))
+
+
+def find_unit(scale: float) -> int:
+    """Return the pixels of a scene that are a whole number of the network's strides at `scale`; 1 if few are not."""
+    found: Iterator[int] = (
+        unit for unit in range(1, 16 * _STRIDE) if (unit * scale / _STRIDE).is_integer()
+    )
+    return next(found, 1)
