@@ -81,6 +81,8 @@ class Layer:
         Raises:
             UserError: one is no polygon, or the file can't be read.
         """
+        if not self.count:  # such a GeoJSON has no fields
+            return Features(np.zeros(0, np.int64), np.zeros(0, object), np.zeros(0))
         if self._has_index:
             return _read(self, bounds, field)
         features, tree = _hold(self, field, find_stamp(self.path))

@@ -21,10 +21,10 @@ def name_classes(masks: MaskValues, config: DataConfig) -> Labels:
     Raises:
         UserError: --class-names or --classes says something else.
     """
-    example = next(iter(masks.examples.values()), "")
-    if parse(Path(example)) is None:
+    examples = [*masks.examples.values()]
+    if not any(parse(Path(example)) for example in examples):
         raise UserError(
-            f"--class-field {config.class_field}: is for masks that are polygons, {example} is none; leave it out"
+            f"--class-field {config.class_field}: is for masks that are polygons, {examples[0]} is none; leave it out"
         )
     if not masks.names:
         return choose_labels(masks, replace(config, class_field=None))
