@@ -19,6 +19,7 @@ from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import list_suffixes
 from unet_ddp.errors import UserError, count_of, shorten
 from unet_ddp.files import as_path, is_address
+from unet_ddp.storage import real_file
 
 if TYPE_CHECKING:
     from unet_ddp.config import DataConfig
@@ -281,7 +282,7 @@ def _find_file(folder: Path, name: str) -> Path:
     """Return the file at a path that is relative to `folder`, or at an address."""
     path = as_path(name if "://" in name else str(folder / name))
     is_elsewhere = is_address(path) or CLASSES_MARK in path.parts  # `Pairs.find` looks for these
-    if not is_elsewhere and not os.path.isfile(path):  # pathlib's may raise
+    if not is_elsewhere and not os.path.isfile(real_file(path)):  # pathlib's may raise
         reason = "is not a file" if os.path.exists(path) else "not found"
         if "\\" in name:
             reason += ", neither with / in place of \\; use paths that are relative to the list"

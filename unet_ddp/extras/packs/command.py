@@ -43,6 +43,7 @@ from unet_ddp.extras.packs.shards import Members, ShardJob, write_shards
 from unet_ddp.files import as_path, ended_by_sigterm
 from unet_ddp.prediction.pipeline import in_threads
 from unet_ddp.settings import Brief, Kind, flag
+from unet_ddp.storage import real_file
 
 SHARD_MB = 256.0
 
@@ -97,6 +98,12 @@ def main(argv: Sequence[str], parts: DataParts) -> int:
             skip_bad=config.launch.skip_bad_files,
         )
         assert data is not None  # a report that does not collect raises
+        for *_, pair in data.table.groups:
+            if (file := real_file(pair.mask)) != pair.mask:
+                raise UserError(
+                    f"{file}: masks that are polygons are made when they are read, and a pack has files; pack masks "
+                    "that are images, as gdal_rasterize makes them"
+                )
         print_lines(*report.notes, *(f"warning: {line}" for line in report.warnings))
         workers = config.launch.workers or usable_cores()
         shards = write_pack(folder, data, config.data, workers=workers, shard_mb=config.shard_size)

@@ -83,7 +83,7 @@ def find_codes(
 
     Where classes overlap, a number's is, too, and that of a feature without a class is NO_CLASS.
     """
-    if burning.class_field is None:
+    if burning.class_field is None or not len(ids):
         return np.ones(len(ids), np.int32)
     known: dict[str | int | None, int] = {name: k for k, name in enumerate(burning.names, 1)}
     known |= {BACKGROUND: 0, None: NO_CLASS}

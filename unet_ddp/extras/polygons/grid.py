@@ -184,7 +184,7 @@ def _open_grid(image: Path, layer: Layer, stamp: Stamp) -> Grid:
             "gdal_translate -a_srs -a_ullr, or use masks that are images"
         )
     if not layer.crs:
-        advice = "its .prj is missing, or " if layer.path.suffix.lower() == ".shp" else ""
+        advice = "copy its .prj, too, or " if layer.path.suffix.lower() == ".shp" else ""
         raise UserError(
             f"{layer.path}: has no CRS, so its polygons have no place on {image}; {advice}give it one: ogr2ogr "
             f"-a_srs EPSG:NUMBER new.gpkg {layer.path}"

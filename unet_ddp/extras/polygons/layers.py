@@ -39,7 +39,7 @@ class Features(NamedTuple):
 
     ids: NDArray[np.int64]
     geometries: Geometries
-    values: NDArray[Any]  # of the field; empty without
+    values: NDArray[Any]  # of the field; 0 without one
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,16 @@ class Layer:
 
     def read_values(self, field: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Return the numbers of all features, and their values of a field."""
-        with opening(self.path) as raw:
-            how: Any = {"read_geometry": False, "return_fids": True}
-            _, ids, _, (values,) = raw.read(self.path, self.name, columns=[field], **how)
-        return ids, values
+        if self._has_index:
+            features = _read(self, None, field, has_geometry=False)
+        else:
+            features, _ = _hold(self, field, find_stamp(self.path))
+        return features.ids, features.values
+
+    @property
+    def _has_index(self) -> bool:
+        """True if GDAL finds features by their place without a look at all of them."""
+        return self.path.suffix.lower() != ".geojson"
 
     def find_extent(self) -> Bounds:
         """Return the extent of all features."""
@@ -70,12 +76,14 @@ class Layer:
     def find(self, bounds: Bounds | None, field: str | None) -> Features:
         """Return the features whose boxes meet `bounds`, or all, sorted as in the file.
 
-        A GeoPackage and a shapefile find them by their index; GeoJSON, which has none, is read once by a process.
+        GeoJSON, which has no index, is read once by a process.
 
         Raises:
             UserError: one is no polygon, or the file can't be read.
         """
-        if self.path.suffix.lower() != ".geojson":
+        if not self.count:  # such a GeoJSON has no fields
+            return Features(np.zeros(0, np.int64), np.zeros(0, object), np.zeros(0))
+        if self._has_index:
             return _read(self, bounds, field)
         features, tree = _hold(self, field, find_stamp(self.path))
         if bounds is None:
@@ -83,7 +91,7 @@ class Layer:
         import shapely
 
         rows = np.sort(tree.query(shapely.box(*bounds)))
-        return Features(*(each[rows] if len(each) else each for each in features))
+        return Features(*(each[rows] for each in features))
 
 
 @contextmanager
@@ -171,23 +179,23 @@ def _refuse_view(path: Path, layer: str) -> None:
         )
 
 
-def _read(layer: Layer, bounds: Bounds | None, field: str | None) -> Features:
+def _read(
+    layer: Layer, bounds: Bounds | None, field: str | None, *, has_geometry: bool = True
+) -> Features:
     """Return features by GDAL; see `Layer.find`."""
     with opening(layer.path) as raw:
         import shapely
 
-        columns = [] if field is None else [field]
-        how: Any = {"force_2d": True, "return_fids": True}
-        _, ids, stored, values = raw.read(
-            layer.path, layer.name, columns=columns, bbox=bounds, **how
-        )
-        geometries = shapely.from_wkb(stored)
+        how: Any = {"columns": [] if field is None else [field], "read_geometry": has_geometry}
+        how |= {"bbox": bounds, "force_2d": True, "return_fids": True}
+        _, ids, stored, values = raw.read(layer.path, layer.name, **how)
+        geometries = shapely.from_wkb(stored if has_geometry else np.full(len(ids), None))
     _refuse_others(layer.path, ids, geometries)
-    found = Features(ids, geometries, values[0] if values else np.zeros(0))
+    found = Features(ids, geometries, values[0] if values else np.zeros(len(ids)))
     if bounds is None:
         return found
     order = np.argsort(ids)  # an index finds them in another one
-    return Features(*(each[order] if len(each) else each for each in found))
+    return Features(*(each[order] for each in found))
 
 
 @lru_cache(maxsize=8)
@@ -210,6 +218,6 @@ def _refuse_others(path: Path, ids: NDArray[np.int64], geometries: Geometries) -
     names = [each.geom_type for each in geometries[is_other].tolist()]
     counted = [f"{names.count(name)} {name}" for name in sorted({*names})]
     raise UserError(
-        f"{path}: {count_of(len(names), 'feature')} of {len(ids)} no polygon: {', '.join(counted)}, first "
-        f"feature {ids[is_other][0]}; remove them, or make polygons of them, as with a buffer"
+        f"{path}: {len(names)} of {len(ids)} features are no polygons ({', '.join(counted)}), the first is feature "
+        f"{ids[is_other][0]}; remove them, or make polygons of them, as with a buffer"
     )

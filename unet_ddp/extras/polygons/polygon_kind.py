@@ -12,6 +12,7 @@ from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.matching import Files, Report, match_folders, read_list
 from unet_ddp.data.pairs import Pair, PairKind, Pairs, Places, Stamp
 from unet_ddp.data.readers.read import can_read
+from unet_ddp.errors import UserError
 from unet_ddp.files import is_address
 
 SUFFIXES = (".gpkg", ".geojson", ".shp")
@@ -28,10 +29,12 @@ class PolygonKind(PairKind):
         if places.listed is not None:
             return _names_labels(places.listed)
         masks = places.masks
-        if places.images is None or masks is None or is_address(masks):
+        if places.images is None or masks is None:
             return False
-        if is_labels(masks.suffix):
-            return not masks.is_dir()
+        if is_address(masks):
+            return is_labels(masks.suffix)
+        if is_labels(masks.suffix) and not masks.is_dir():
+            return True
         for _, _, names in os.walk(masks):
             suffixes = {os.path.splitext(name)[1].lower() for name in names}  # noqa: PTH122  # may be many
             if any(map(is_labels, suffixes)):
@@ -46,6 +49,9 @@ class PolygonKind(PairKind):
 
         if places.listed is not None:
             return burn_pairs(read_list(places.listed, report), places.burning)
+
+        assert places.images is not None and places.masks is not None
+        refuse_addresses(places.images, places.masks)
 
         def give_to_all(
             masks: Path, images: Files, found: Files, stamps: dict[str, Stamp], suffix: str | None
@@ -64,6 +70,15 @@ class PolygonKind(PairKind):
         from unet_ddp.extras.polygons.polygon_pairs import PolygonPairs
 
         return PolygonPairs(pairs)
+
+
+def refuse_addresses(images: Path, labels: Path) -> None:
+    """Raise a UserError if polygons, or images for them, are at an address."""
+    for place in filter(is_address, (labels, images)):
+        raise UserError(
+            f"{place}: is an address; polygons ({labels}) and their images ({images}) must be on this machine: copy "
+            "them, or use masks that are images"
+        )
 
 
 def is_labels(suffix: str) -> bool:

@@ -14,8 +14,7 @@ from unet_ddp.extras.polygons.burnt_mask import BurntMask, parse
 from unet_ddp.extras.polygons.classes import find_names
 from unet_ddp.extras.polygons.grid import Grid, open_grid
 from unet_ddp.extras.polygons.layers import Layer, open_layer
-from unet_ddp.extras.polygons.polygon_kind import is_labels
-from unet_ddp.files import is_address
+from unet_ddp.extras.polygons.polygon_kind import is_labels, refuse_addresses
 
 
 class PolygonPairs(Pairs):
@@ -48,15 +47,16 @@ def burn_pairs(pairs: Pairs, burning: Burning) -> Pairs:
     Raises:
         UserError: a file of polygons can't be read, its classes are none, or no image has polygons on it.
     """
-    chosen = [pair for pair in pairs if is_labels(pair.mask.suffix)]
+    named = [_name_labels(pair, burning) for pair in pairs]
+    chosen = [pair for pair in named if is_labels(pair.mask.suffix)]
     if not chosen:
         return pairs
+    if burning.overlap and burning.class_field is None:
+        raise UserError(
+            f"--overlap: the polygons of {chosen[0].mask} are of one class without --class-field; use both or neither"
+        )
     for pair in chosen:
-        if is_address(pair.image) or is_address(pair.mask):
-            raise UserError(
-                f"{pair.mask}, for {pair.image}: an address; polygons and their images must be on this machine: copy "
-                "them, or use masks that are images"
-            )
+        refuse_addresses(pair.image, pair.mask)
     layers = {path: open_layer(path) for path in dict.fromkeys(pair.mask for pair in chosen)}
     if not any(layer.count for layer in layers.values()):
         raise UserError(f"{chosen[0].mask}: contains no polygons; save some, or name another file")
@@ -64,9 +64,9 @@ def burn_pairs(pairs: Pairs, burning: Burning) -> Pairs:
     filled = [(pair.image, layers[pair.mask]) for pair in chosen if layers[pair.mask].count]
     with ThreadPoolExecutor() as pool:
         grids = [*pool.map(lambda each: open_grid(*each), filled)]
-    _check_extents(grids, [layer for _, layer in filled])
+    _check_extents(grids, [layer for _, layer in filled], burning.class_field)
     found = []
-    for pair in pairs:
+    for pair in named:
         if is_labels(pair.mask.suffix):
             mask = BurntMask(pair.mask, layers[pair.mask].name, pair.image, rule)
             pair = _stamped(replace(pair, mask=mask.path))
@@ -74,10 +74,22 @@ def burn_pairs(pairs: Pairs, burning: Burning) -> Pairs:
     return PolygonPairs(found)
 
 
-def _check_extents(grids: Sequence[Grid], layers: Sequence[Layer]) -> None:
+def _name_labels(pair: Pair, burning: Burning) -> Pair:
+    """Return a pair with the file of polygons that its mask is burnt from, as a run's split.csv names it."""
+    found = parse(pair.mask)
+    if found is None:
+        return pair
+    field = found.burning.class_field
+    if field != burning.class_field:
+        flag = f"--class-field {field}" if field else "no --class-field"
+        raise UserError(f"{found.labels}, for {pair.image}: was listed with {flag}; use that, too")
+    return replace(pair, mask=found.labels)
+
+
+def _check_extents(grids: Sequence[Grid], layers: Sequence[Layer], field: str | None) -> None:
     """Refuse polygons of which none is on an image."""
     for grid, layer in zip(grids, layers, strict=True):
-        if len(layer.find(grid.bounds, None).ids):
+        if len(layer.find(grid.bounds, field).ids):
             return
     grid, layer = grids[0], layers[0]
     own, labels = (_show(extent) for extent in grid.compare(layer.find_extent()))

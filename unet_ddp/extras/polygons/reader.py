@@ -18,6 +18,8 @@ from unet_ddp.extras.polygons.grid import Grid, open_grid
 from unet_ddp.extras.polygons.layers import Geometries, Layer, open_layer
 from unet_ddp.extras.polygons.polygon_kind import BURNT
 
+_SHIFT = 1  # columns: of coordinates that are pixels already, rasterio warns, and not only in its own thread
+
 
 class PolygonFile(BandsFile):
     """The mask that a path names, see `BurntMask`: 0, and the classes of polygons where a pixel's centre is in them.
@@ -63,7 +65,7 @@ class PolygonFile(BandsFile):
         bounds = self._grid.find_bounds(rows, columns)
         ids, geometries, values = layer.find(bounds, burning.class_field)
         codes = find_codes(layer, ids, values, burning)
-        placed = self._grid.place_all(geometries, top=rows.start, left=columns.start)
+        placed = self._grid.place_all(geometries, top=rows.start, left=columns.start - _SHIFT)
         size = rows.stop - rows.start, columns.stop - columns.start
         if not burning.overlap:
             return self._burn(placed, codes, size)[..., None]
@@ -83,6 +85,7 @@ class PolygonFile(BandsFile):
         Outlines are filled by the rule of even and odd, so one that crosses itself needs no repair.
         """
         import shapely
+        from rasterio import Affine
         from rasterio.features import rasterize
 
         is_large = codes.max(initial=0) > np.iinfo(np.uint8).max
@@ -91,5 +94,5 @@ class PolygonFile(BandsFile):
         shapes = zip(placed[is_area].tolist(), codes[is_area].tolist(), strict=True)
         if is_area.any():
             with gdal(self.path):
-                rasterize(shapes, out=values)
+                rasterize(shapes, out=values, transform=Affine.translation(_SHIFT, 0))
         return values

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import MaskValues, choose_labels
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError, join_some
+from unet_ddp.extras.polygons.burnt_mask import parse
 from unet_ddp.extras.polygons.classes import BACKGROUND
 
 _SHOWN = 12  # names in a message
@@ -19,6 +21,11 @@ def name_classes(masks: MaskValues, config: DataConfig) -> Labels:
     Raises:
         UserError: --class-names or --classes says something else.
     """
+    examples = [*masks.examples.values()]
+    if not any(parse(Path(example)) for example in examples):
+        raise UserError(
+            f"--class-field {config.class_field}: is for masks that are polygons, {examples[0]} is none; leave it out"
+        )
     if not masks.names:
         return choose_labels(masks, replace(config, class_field=None))
     names, field = (BACKGROUND, *masks.names), config.class_field
