@@ -87,7 +87,8 @@ def _format_command(name: str) -> Iterator[str]:
     unused, shared = getattr(kind, "unused", frozenset[str]()), set[str]()
     settings = {name: each for name, each in settings_of(kind).items() if name not in unused}
     if kind is not TrainConfig and issubclass(kind, TrainConfig):
-        shared = {*settings_of(TrainConfig)}
+        of_train = settings_of(TrainConfig)
+        shared = {each for each in of_train if settings.get(each) == of_train[each]}
     yield f"## {name}\n"
     yield from (f"{each}\n" for each in _describe_command(kind, name))
     own = {each: settings[each] for each in settings if each not in shared}

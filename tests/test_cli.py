@@ -23,8 +23,11 @@ from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.config.run import parse_time
 from unet_ddp.errors import Limit, UserError, how_to_install
 from unet_ddp.extras.annotations.command import ImportConfig
+from unet_ddp.extras.annotations.command import main as import_masks
+from unet_ddp.extras.onnx.export import main as export
 from unet_ddp.extras.packs.command import PackConfig
-from unet_ddp.prediction.config import parse_predict
+from unet_ddp.prediction.config import PredictConfig, parse_predict
+from unet_ddp.settings import as_flag, settings_of
 
 GROUPS = [field.name for field in fields(TrainConfig) if field.name not in ("given", "recipe")]
 
@@ -799,3 +802,56 @@ def test_addresses_in_a_checkpoint_are_not_opened_unasked(name: str) -> None:
         + (["--val-images", "i"] if name == "val_masks" else [])
     )
     assert with_saved(given, saved) == given  # what is given wins
+
+
+# -- words ----------------------------------------------------------------------------------
+
+TYPED: dict[Any, Any] = {TrainConfig: parse_train, PredictConfig: parse_predict}
+PYTHON = re.compile(r"Error parsing|literal|<class|Got errors|Missing value|instantiated|invalid choice|tuple\[")  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [[], ["wrong"], ["1", "2", "wrong"], ["1.5.", "7"], ["="]])
+@pytest.mark.parametrize("kind", TYPED, ids=["train", "predict"])
+def test_no_flag_answers_in_words_of_python(kind: Any, wrong: list[str]) -> None:
+    """Whatever is typed after it: nothing, text, too many values. One flag of each type is tried."""
+    flags = {
+        getattr(each.hint, "__origin__", each.hint): n for n, each in settings_of(kind).items()
+    }
+    assert len(flags) > 7
+    for name in {*flags.values()} - {"inputs"}:
+        words = [as_flag(name), *wrong] if wrong != ["="] else [f"{as_flag(name)}="]
+        inputs = ["a.png"] if kind is PredictConfig else []
+        try:
+            TYPED[kind]([*inputs, *words])
+        except UserError as error:
+            said = str(error)
+            assert not PYTHON.search(said), said
+            assert as_flag(name) in said or "Unrecognized" in said or "inputs" in said, said
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("--epochs", "-e/--epochs: give a value; see"),
+        ("--epochs 1.5", "-e/--epochs 1.5: expected a whole number; see"),
+        ("--lr abc", "-l/--lr/--learning-rate abc: expected a number or auto; see"),
+        ("--validation 9%", "-v/--validation 9%: expected a number; see"),
+        ("--crop-size 5", "--crop-size 5: expected 2 whole numbers; see"),
+        ("--class-weights a b", "--class-weights a b: expected numbers; see"),
+        ("--device tpu", "--device tpu: expected auto, cpu or cuda; see"),
+        ("--save-every=", "--save-every: expected a whole number; see"),
+        ("--shares", "--shares: give at least one value"),
+        ("--class-names", "--class-names: give at least one value"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_was_expected(argv: str, said: str) -> None:
+    assert refusal(*argv.split()).startswith(said)
+
+
+def test_a_command_names_what_it_lacks() -> None:
+    with pytest.raises(UserError) as one:
+        export([])
+    assert str(one.value).startswith("give CHECKPOINT: The checkpoint or its run's folder")
+    with pytest.raises(UserError) as several:
+        import_masks(["a.json"])
+    assert str(several.value).startswith("give --images DIR, --output DIR; see")

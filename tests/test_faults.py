@@ -46,7 +46,12 @@ def errors(done: subprocess.CompletedProcess[str]) -> list[str]:
         pytest.param("signal to the launcher", NPROC, 143, marks=pytest.mark.thorough),
         # torchrun's own status, whatever its workers'
         pytest.param("signal to one rank", TORCHRUN, 1, marks=pytest.mark.thorough),
-        pytest.param("user signal to the launcher", TORCHRUN, 1, marks=pytest.mark.thorough),
+        pytest.param(
+            "user signal to the launcher",
+            TORCHRUN,
+            1,
+            marks=[pytest.mark.thorough, pytest.mark.release],
+        ),
     ],
 )
 def test_a_signal_stops_all_ranks_after_the_same_step(

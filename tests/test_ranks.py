@@ -28,9 +28,9 @@ ENCODER = "tu-mobilenetv3_small_050"
     [
         (None, 2, 8),
         (ENCODER, 2, 3),
-        pytest.param(None, 2, 20, marks=pytest.mark.thorough),
+        pytest.param(None, 2, 20, marks=[pytest.mark.thorough, pytest.mark.release]),
         pytest.param(None, 4, 8, marks=pytest.mark.thorough),
-        pytest.param(ENCODER, 4, 3, marks=pytest.mark.thorough),
+        pytest.param(ENCODER, 4, 3, marks=[pytest.mark.thorough, pytest.mark.release]),
     ],
 )
 def test_final_weights_agree_with_those_of_one_rank(
@@ -199,8 +199,8 @@ def test_the_rank_that_fails_speaks_alone(ranks: Ranks, kind: str, status: int) 
     [
         "pspnet",
         *(
-            pytest.param(model, marks=pytest.mark.thorough)
-            for model in ("deeplabv3plus", "pan", "segformer", "linknet")
+            pytest.param(model, marks=[pytest.mark.thorough] + [pytest.mark.release] * (k > 0))
+            for k, model in enumerate(("linknet", "deeplabv3plus", "pan", "segformer"))
         ),
     ],
 )

@@ -127,7 +127,7 @@ LOSSES = ("dice_focal", "tversky", "focal --hard-pixels 20", "lovasz")
         # DDP rearranges its buckets after the first step; sums over four ranks must not change.
         pytest.param(4, "--width 6", marks=[thorough, release]),
         # FPN drops whole channels at random: each step draws from (seed, step, rank).
-        pytest.param(2, f"--epochs 1 --model fpn --encoder {SMALL}", marks=thorough),
+        pytest.param(2, f"--epochs 1 --model fpn --encoder {SMALL}", marks=[thorough, release]),
     ],
 )
 def test_with_other_settings_too(
@@ -219,7 +219,7 @@ def test_what_was_planned_leaves_no_trace_and_stays(
     [
         (2, ["--load", "--freeze", "encoder"]),
         (1, ["--encoder-weights", "--encoder-rate", "0.1"]),
-        pytest.param(4, ["--load", "--freeze", "encoder"], marks=thorough),
+        pytest.param(4, ["--load", "--freeze", "encoder"], marks=[thorough, release]),
         pytest.param(2, ["--encoder-weights", "--encoder-rate", "0.1"], marks=thorough),
     ],
 )

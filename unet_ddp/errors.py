@@ -35,6 +35,7 @@ _QUERY = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}:/[^\s'\"<>]*[?#][^\s'\"<>]*", re.
 _KEY = re.compile(
     r"(?i)([?&;#][\w.%~+-]*(?:sig|token|secret|passw|credential|key|auth|code)[\w.%~+-]*=)[^&;#]+"
 )
+_BURNT = re.compile(r"#layer=[^\s#]*&image=(?:[^\s#]*%2F)?([^\s#]*)\.polygons")  # `BurntMask.path`
 Checked = TypeVar("Checked")
 
 
@@ -97,8 +98,11 @@ def _list_packages(root: Path, extra: str) -> list[str]:
 
 
 def hide_secrets(message: object) -> str:
-    """Return a text without the names and passwords of its addresses; keys in their queries become ***."""
-    text = str(message)
+    """Return a text without the names and passwords of its addresses; keys in their queries become ***.
+
+    The path of a mask that is burnt becomes that of its polygons and the name of its image.
+    """
+    text = _BURNT.sub(r"#\1", str(message))
     if len(text) > 4 * _LONGEST:  # the patterns' time grows with its square
         text = f"{text[: 2 * _LONGEST]} … {text[-2 * _LONGEST :]}"
     text = _BARE.sub("//", USERINFO.sub(r"\1", text))

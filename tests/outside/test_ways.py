@@ -185,10 +185,7 @@ RAISES = {
     "--reader": "class Faulty(FieldFile):\n    def read_bands(self):\n        {fault}\n        return super().read_bands()",
     "--callback": "class Faulty(Lines):\n    def epoch(self, row):\n        {fault}",
 }
-FLAGS = [
-    pytest.param(flag, marks=[pytest.mark.release] * (flag not in ("--loss", "--callback")))
-    for flag in RAISES
-]
+FLAGS = [pytest.param(flag, marks=[pytest.mark.release] * (flag != "--loss")) for flag in RAISES]
 IMPORTS = """
 import os
 import torch

@@ -33,6 +33,7 @@ from unet_ddp.checks.summary import (
 )
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
+from unet_ddp.data.burning import Burning, burn_for
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.groups import group_names
 from unet_ddp.data.label_rules import MaskValues, choose_labels, warn_soft_edges
@@ -130,7 +131,7 @@ def check_dataset(
     All that is found goes into the report. The seed is the split's. `labels` and `moved` (see `Split`) come from an
     earlier run; None: the masks choose them. Up to `skip_bad` pairs that can't be read are left out.
     """
-    training, validation = _find_sides(config, report, parts)
+    training, validation = _find_sides(config, report, parts, labels)
     if not len(training) and not validation:
         report.add_problems([] if report.problems else ["no pairs of image and mask"])
         return None
@@ -187,23 +188,27 @@ def _scan(
     return scanned, errors
 
 
-def _find_sides(config: DataConfig, report: Report, parts: DataParts) -> tuple[Pairs, Pairs | None]:
-    """Return the pairs, and the validation folder's pairs if there is one."""
-    found = report.attempt(lambda: _find_pairs(config, report, parts).divide(config))
+def _find_sides(
+    config: DataConfig, report: Report, parts: DataParts, labels: Labels | None
+) -> tuple[Pairs, Pairs | None]:
+    """Return the pairs, and the validation folder's pairs if there is one; `labels` if they are known already."""
+    burning = burn_for(labels, config.class_field, config.ignore_index, overlap=config.overlap)
+    found = report.attempt(lambda: _find_pairs(config, report, parts, burning).divide(config))
     training, validation = found or (Pairs(), None)
     if config.val_images is None or config.val_masks is None:
         return training, validation
     images = as_path(config.val_images)
     masks = as_path(config.val_masks)
     planes = _find_planes(config)
+    burning = replace(burning, names=training.class_names)
     find_validation = partial(
         find_pairs, images, masks, report, suffix=config.mask_suffix, config=config
     )
-    pairs = report.attempt(partial(find_validation, planes=planes)) or ()
+    pairs = report.attempt(partial(find_validation, planes=planes, burning=burning)) or ()
     return training, collect(replace(pair, name=f"validation/{pair.name}") for pair in pairs)
 
 
-def _find_pairs(config: DataConfig, report: Report, parts: DataParts) -> Pairs:
+def _find_pairs(config: DataConfig, report: Report, parts: DataParts, burning: Burning) -> Pairs:
     """Return all pairs; the demo set's if no places are given and the usual ones are empty."""
     given = (config.images, config.masks, config.pairs_file)
     images, masks, listed = (None if text is None else as_path(text) for text in given)
@@ -218,9 +223,8 @@ def _find_pairs(config: DataConfig, report: Report, parts: DataParts) -> Pairs:
             images = demo / "imgs"
             masks = demo / "masks"
     suffix, planes = config.mask_suffix, _find_planes(config)
-    return find_pairs(
-        images, masks, report, listed=listed, suffix=suffix, planes=planes, config=config
-    )
+    find = partial(find_pairs, images, masks, report, listed=listed, suffix=suffix)
+    return find(planes=planes, burning=burning, config=config)
 
 
 def used_folders(config: DataConfig, pairs: Pairs) -> dict[str, str]:

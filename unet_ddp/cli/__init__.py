@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import tyro
 
 from unet_ddp.cli.help import format_help
+from unet_ddp.cli.mistakes import reword
 from unet_ddp.cli.recipes import (
     Scalar,
     check_own_code,
@@ -71,6 +72,9 @@ def parse_train(
     config = with_values(kind(), values_of(_read_flags(kind, argv, prog)))
     check_values(config)
     typed = _find_given(argv)
+    for name in typed:
+        if values_of(config).get(name) == ():
+            raise UserError(f"{as_flag(name)}: give at least one value")
     path = config.launch.config
     recipe = read_recipe(path) if path is not None else {}
     for where, names in (("", typed), (f"{path}: ", {*recipe})):
@@ -135,7 +139,7 @@ def _read_flags(kind: type[Config], argv: Sequence[str], prog: str) -> Config:
     except SystemExit:
         said, near = read_box(box.getvalue())
         hint = f"did you mean {', '.join(near)}? " if near else ""
-        raise UserError(f"{said}; {hint}see {prog} --help") from None
+        raise UserError(f"{reword(said)}; {hint}see {prog} --help") from None
 
 
 def _find_given(argv: Sequence[str]) -> set[str]:

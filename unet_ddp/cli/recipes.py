@@ -75,7 +75,7 @@ def read_box(box: str) -> tuple[str, list[str]]:
             lines = re.findall(r"^ {5,6}-.*", part, flags=re.M)  # what they do stands further in
             options = re.findall(r"--[\w-]+", " ".join(lines))
             near += difflib.get_close_matches(unknown[0], options, n=1, cutoff=0)
-    return " ".join(said.split()).rstrip("."), sorted(near)
+    return " ".join(said.split()).rstrip(". "), sorted(near)
 
 
 # -- recipes -------------------------------------------------------------------------------

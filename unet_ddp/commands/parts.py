@@ -29,7 +29,9 @@ def _check_planes(
     config: DataConfig, table: Table, values: MaskValues, report: Report
 ) -> list[str]:
     from unet_ddp.extras.overlap.checks import check_planes
+    from unet_ddp.extras.polygons.checks import describe_polygons
 
+    describe_polygons(table, report)
     return check_planes(config, table, values, report)
 
 

@@ -39,7 +39,7 @@ class DataConfig:
     masks: Annotated[
         str | None, Kind.DATA_PLACE, DIR, Brief("Folder of masks (default: data/masks).")
     ] = None
-    """Folder, or address, of masks named like their images, e.g. image.png or image_mask.gif for image.jpg (default: data/masks)."""
+    """Folder, or address, of masks named like their images, e.g. image.png or image_mask.gif for image.jpg, or a file of polygons on the map (docs/maps.md) (default: data/masks)."""
     pairs_file: Annotated[
         str | None,
         Kind.DATA_PLACE,
@@ -138,6 +138,15 @@ class DataConfig:
         Excludes("instances", "mask_threshold", "palette", "classes", "invert"),
     ] = False
     """Classes may overlap: masks are a folder for each class, a page of a TIFF for each, or bit fields; each class is learnt and predicted by itself (docs/how-to/overlapping-classes.md)."""
+    class_field: Annotated[
+        str | None,
+        Kind.FIXED,
+        Kind.EXTRA,
+        Calls("label_rules"),
+        Excludes("instances", "mask_threshold", "palette", "invert"),
+        flag("NAME"),
+    ] = None
+    """Masks are polygons (--masks labels.gpkg, .geojson or .shp): their attribute with the class, a text or a whole number (default: all are of one class; docs/maps.md)."""
     all_masks: Annotated[bool, Kind.FIXED, Kind.EXTRA] = False
     """With --overlap: an image that lacks a mask in a class's folder is an error; without the flag, it has no pixel of the class."""
     ignore_index: Annotated[int | None, Kind.FIXED, MASK_VALUE, flag("VALUE"), INT32] = None
@@ -147,7 +156,7 @@ class DataConfig:
     balance: Annotated[float, Kind.EXTRA, flag("PERCENT"), Limit(at_least=0, at_most=100)] = 0.0
     """Percentage of the training samples that are chosen by class, each class as often as any other, with crops around one of its pixels; e.g. 50 if classes are rare; 0: off."""
     shares: Annotated[tuple[str, ...], Kind.FIXED, Kind.EXTRA, flag("SOURCE=SHARE ...")] = ()
-    """Share of the images of each step that is taken from each source in --list, e.g. street=0.7 night=0.3; an epoch has as many steps as without."""
+    """Share of the images of each step that is taken from each source in --list, or in a pack of one, e.g. street=0.7 night=0.3; an epoch has as many steps as without."""
     scale_jitter: Annotated[
         tuple[float, float] | None,
         Kind.EXTRA,
@@ -204,8 +213,12 @@ class DataConfig:
         if self.masks is not None and self.images is None:  # images alone are a pack
             raise UserError("--images and --masks: use both or neither")
         self.read_fold()
-        if self.read_shares() and self.pairs_file is None:
-            raise UserError("--shares: is for a --list with a column source; use both or neither")
+        is_pack = self.images is not None and self.masks is None
+        if self.read_shares() and self.pairs_file is None and not is_pack:
+            raise UserError(
+                "--shares: is for a --list with a column source, or a pack of one; give --list, or the pack as "
+                "--images without --masks"
+            )
         if self.augmentation not in PRESETS and not is_own("augmentations", self.augmentation):
             known = ", ".join(PRESETS)
             raise UserError(

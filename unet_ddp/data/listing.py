@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 from tqdm import tqdm
@@ -16,10 +17,12 @@ from unet_ddp.files import is_address
 from unet_ddp.storage import storage_of
 
 
-def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:
-    """Return the image files below `folder`, by the key of their relative path without suffix.
+def files_by_name(
+    folder: Path, stamps: dict[str, Stamp], is_wanted: Callable[[str], bool] = can_read
+) -> dict[str, list[str]]:
+    """Return the files below `folder` whose suffix is wanted, by the key of their relative path without it.
 
-    Those at an address add their `stamps`.
+    By default they are images. Those at an address are, and add their `stamps`.
     """
     if is_address(folder):
         return _list_address(folder, stamps)
@@ -37,7 +40,7 @@ def files_by_name(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]
         prefix = "" if relative == "." else relative.replace(os.sep, "/") + "/"
         for name in sorted(names):  # text, not paths: a hundred thousand files take a second
             stem, _, suffix = name.rpartition(".")
-            if stem and not is_hidden(name) and can_read(f".{suffix.lower()}"):
+            if stem and not is_hidden(name) and is_wanted(f".{suffix.lower()}"):
                 files[file_key(prefix + stem)].append(f"{parent}/{name}")
     return files
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from unet_ddp.data.burning import ONE_CLASS, Burning
 from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.masks import Size
@@ -18,12 +19,15 @@ from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import list_suffixes
 from unet_ddp.errors import UserError, count_of, shorten
 from unet_ddp.files import as_path, is_address
+from unet_ddp.storage import real_file
 
 if TYPE_CHECKING:
     from unet_ddp.config import DataConfig
 
 Result = TypeVar("Result")
 Files = dict[str, list[str]]  # by the key of their relative path without suffix
+ListMasks = Callable[[Path, dict[str, Stamp]], Files]
+"""Function of the masks' folder and stamps to note: returns the masks by name."""
 Merge = Callable[[Path, Files, Files, dict[str, Stamp], str | None], Files]
 """Function of the masks' folder, the images, the masks, stamps and suffix: returns the masks by name."""
 
@@ -86,36 +90,42 @@ def find_pairs(
     listed: Path | None = None,
     suffix: str | None = None,
     planes: bool = False,
+    burning: Burning = ONE_CLASS,
     config: DataConfig | None = None,
 ) -> Pairs:
     """Return the pairs of two folders, a pack (`images` alone) or a list, sorted by name; see `Places`.
 
     The first kind of data set that claims the places finds the pairs; other images are problems.
     """
-    places = Places(images, masks, listed, suffix, planes, config)
+    places = Places(images, masks, listed, suffix, planes, burning, config)
     kind = next((kind for kind in list_kinds() if kind.claims(places)), None)
     assert kind is not None, places  # the settings say where the images are
     return kind.find(places, report or Report())
 
 
-def match_folders(places: Places, report: Report, merge: Merge | None = None) -> Pairs:
+def match_folders(
+    places: Places,
+    report: Report,
+    merge: Merge | None = None,
+    list_masks: ListMasks = files_by_name,
+) -> Pairs:
     """Return every image in a folder with the mask of its name in another.
 
     Sub-folders are searched; hidden files and files of other types are skipped. Both may be the
-    same folder if the masks' names have a suffix. `merge` may replace the masks that were found.
+    same folder if the masks' names have a suffix. `merge` may replace the masks that `list_masks` found.
     """
     images, masks, suffix = places.images, places.masks, places.suffix
     assert images is not None and masks is not None  # `Folders` claims these
     stamps: dict[str, Stamp] = {}
     found_images = files_by_name(images, stamps)
-    found_masks = files_by_name(masks, stamps)
+    found_masks = list_masks(masks, stamps)
     if not found_images:
         raise UserError(f"{images}: contains no images {_advise_on_others(images)}")
-    if not found_masks:
-        raise UserError(f"{masks}: contains no masks {_advise_on_others(masks)}")
     if merge is not None:
         found_masks = merge(masks, found_images, found_masks, stamps, suffix)
-    one_folder = images.resolve() == masks.resolve()
+    if not found_masks:
+        raise UserError(f"{masks}: contains no masks {_advise_on_others(masks)}")
+    one_folder = merge is None and images.resolve() == masks.resolve()
     if suffix is None:
         suffix = detect_suffix(found_images, found_masks, may_be_empty=not one_folder)
     if one_folder and suffix:
@@ -272,7 +282,7 @@ def _find_file(folder: Path, name: str) -> Path:
     """Return the file at a path that is relative to `folder`, or at an address."""
     path = as_path(name if "://" in name else str(folder / name))
     is_elsewhere = is_address(path) or CLASSES_MARK in path.parts  # `Pairs.find` looks for these
-    if not is_elsewhere and not os.path.isfile(path):  # pathlib's may raise
+    if not is_elsewhere and not os.path.isfile(real_file(path)):  # pathlib's may raise
         reason = "is not a file" if os.path.exists(path) else "not found"
         if "\\" in name:
             reason += ", neither with / in place of \\; use paths that are relative to the list"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from unet_ddp.data.burning import ONE_CLASS, Burning
 from unet_ddp.data.masks import Flags
 from unet_ddp.data.readers.base import Header
 from unet_ddp.plugins import find
@@ -99,7 +100,7 @@ class Pairs(Sequence[Pair]):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes of which a mask's value has a bit each, where the masks' place gives them."""
+        """Names of the classes where the masks' place gives them: of bits of their values, or of values from 1 on."""
         return ()
 
     def names(self) -> Iterator[str]:
@@ -111,6 +112,10 @@ class Pairs(Sequence[Pair]):
         if not any(pair.group for pair in self):
             return None
         return (pair.group or pair.name for pair in self)
+
+    def sources(self) -> Iterator[str | None]:
+        """Yield where each image is from; None where no list says so."""
+        return (pair.source for pair in self)
 
     def sides(self) -> NDArray[np.uint8]:
         """Return the place in `SIDES` of the side that a list gave to each."""
@@ -187,6 +192,7 @@ class Places:
     listed: Path | None = None
     suffix: str | None = None  # that masks' names add to their images'; None: to be detected
     planes: bool = False  # masks may be in a folder for each class
+    burning: Burning = ONE_CLASS  # of polygons
     config: DataConfig | None = None  # of a data set that is trained on
 
 

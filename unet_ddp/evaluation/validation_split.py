@@ -11,6 +11,7 @@ from unet_ddp.checks.check import prepare_data
 from unet_ddp.checks.data_parts import SCORING
 from unet_ddp.cli import with_saved
 from unet_ddp.config import TrainConfig
+from unet_ddp.data.burning import Burning, burn_for
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
@@ -47,6 +48,19 @@ def rebuild(content: Content, source: Path, labels: Labels) -> PreparedData:
     if not data.split.validation:
         raise UserError(f"{source}: its run had no validation images; {_ADVICE}")
     return data
+
+
+def find_burning(content: Content, labels: Labels) -> Burning:
+    """Return how polygons become masks of the classes of a checkpoint."""
+    config = content.get("config")  # another program's may be anything
+    known = config if isinstance(config, dict) else {}
+    field, ignore = known.get("class_field"), known.get("ignore_index")
+    return burn_for(
+        labels,
+        field if isinstance(field, str) else None,
+        ignore if isinstance(ignore, int) else None,
+        overlap=labels.may_overlap,
+    )
 
 
 def resizes_masks(content: Content) -> bool:

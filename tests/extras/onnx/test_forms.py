@@ -49,7 +49,7 @@ def export(*words: str) -> int:
         return int(stop.code or 0)
 
 
-@pytest.mark.parametrize("scale", ["0.5", "0.25"])
+@pytest.mark.parametrize("scale", ["0.5", pytest.param("0.25", marks=pytest.mark.release)])
 def test_a_photo_has_one_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str) -> None:
     """A network that is unsure of many pixels sees the demo set's JPEGs: as files, as pixels, exported."""
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")

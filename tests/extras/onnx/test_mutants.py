@@ -262,10 +262,9 @@ def is_refused(judge: Callable[[], object]) -> bool:
     return False
 
 
+KEPT = ("classes", "whole"), ("classes", "int8"), ("overlap", "bioimageio"), ("objects", "float16")
 CASES = [
-    pytest.param(
-        kind, form, marks=[pytest.mark.release] * (form == "openvino" and kind != "classes")
-    )
+    pytest.param(kind, form, marks=[pytest.mark.release] * ((kind, form) not in KEPT))
     for kind in KINDS
     for form in FORMS
     if (kind, form) not in NO_SUCH

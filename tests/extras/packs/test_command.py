@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import pickle
 import re
@@ -22,6 +23,7 @@ from tests.checks.catalogue import CASES, as_tiff, cut, listing, mask
 from tests.checks.catalogue import make_case as make_case_in
 from tests.checks.test_catalogue import NAMES, parse
 from tests.conftest import data_flags, make_set
+from tests.extras.packs.test_shards import members_of
 from tests.object_store import MemoryBucket, ObjectStore
 from unet_ddp.__main__ import main
 from unet_ddp.checks.check import check_dataset, prepare_data
@@ -34,18 +36,20 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, delete
 from unet_ddp.extras.packs import command as module
-from unet_ddp.extras.packs.command import write_pack
+from unet_ddp.extras.packs import pack_output
+from unet_ddp.extras.packs import shards as shards_module
+from unet_ddp.extras.packs.command import plan_shards, write_pack
 from unet_ddp.extras.packs.pack_files import INDEX, list_files
 from unet_ddp.extras.packs.pairs import open_pack
 from unet_ddp.files import as_path
 
 
-def pack(config: DataConfig, output: Path) -> DataConfig:
+def pack(config: DataConfig, output: Path, **how: Any) -> DataConfig:
     """Pack a data set and return what trains on the pack."""
     data = check_dataset(config, Report(), parts=DATA_PARTS, seed=0)
     assert data is not None
     output.mkdir(exist_ok=True)
-    write_pack(output, data, config)
+    write_pack(output, data, config, **how)
     return packed(config, output)
 
 
@@ -65,7 +69,9 @@ def describe(data: PreparedData) -> dict[str, Any]:
         **vars(data),
         "notes": [note for note in notes if not any(words in note for words in OF_FILES)],
         "split": (data.split.how, data.split.fingerprint),
-        "pairs": [[(pair.name, pair.group, pair.side) for pair in side] for side in sides],
+        "pairs": [
+            [(pair.name, pair.group, pair.side, pair.source) for pair in side] for side in sides
+        ],
         "groups": None,
     }
 
@@ -159,6 +165,9 @@ def test_batches_are_those_of_the_files_on_any_ranks_and_from_any_step(
 
 # -- the files -----------------------------------------------------------------------------
 
+SMALL = 12_000 / 2**20
+"""Size of a shard with few of the pairs."""
+
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
     """Status of a command, and what it printed."""
@@ -167,13 +176,10 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
     return status, printed.err if status else printed.out
 
 
-def test_shards_are_tar_files_that_webdataset_reads(
-    sets: list[DataConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_are_tar_files_that_webdataset_reads(sets: list[DataConfig], tmp_path: Path) -> None:
     """Pairs by name; a key is the text before the first dot, as WebDataset's base_plus_ext has it."""
-    monkeypatch.setattr(module, "SHARD_BYTES", 12_000)
-    own = pack(sets[0], tmp_path / "one")
-    again = pack(sets[0], tmp_path / "two")
+    own = pack(sets[0], tmp_path / "one", shard_mb=SMALL)
+    again = pack(sets[0], tmp_path / "two", shard_mb=SMALL)
     shards = sorted((tmp_path / "one").glob("*.tar"))
     assert [path.name for path in shards] == [f"shard-{k:06}.tar" for k in range(len(shards))]
     assert len(shards) > 2
@@ -281,8 +287,8 @@ def test_an_attempt_at_an_address_that_fails_leaves_no_shard_or_names_it(
 ) -> None:
     place = Url("s3://bucket/new/pack")
     argv = ["pack", *data_flags(make_set(tmp_path, 6)), "--output", str(place)]
-    monkeypatch.setattr(module, "SHARD_BYTES", 1)
-    put, remove, written = module.put, module.delete, list[Url]()
+    argv += ["--shard-size", "1e-6", "--workers", "1"]
+    put, remove, written = pack_output.put, pack_output.delete, list[Url]()
 
     def fail(path: Url, *args: Any, **how: Any) -> Any:
         written.append(path)
@@ -294,18 +300,20 @@ def test_an_attempt_at_an_address_that_fails_leaves_no_shard_or_names_it(
         raise UserError(f"{path}: access is denied")
 
     put(place / "notes.txt", b"the user's")
-    monkeypatch.setattr(module, "put", fail)
+    monkeypatch.setattr(pack_output, "put", fail)
+    monkeypatch.setattr(shards_module, "put", fail)
     status, text = run(capsys, *argv)
     assert status == 2 and text.endswith(": Input/output error\n")
     assert set(list_files(place)) == {"notes.txt"}
     delete(place / "notes.txt")
-    monkeypatch.setattr(module, "delete", refuse)
+    monkeypatch.setattr(pack_output, "delete", refuse)
     status, text = run(capsys, *argv)
     first, *_, last = sorted(list_files(place))
     assert status == 2 and text.count("\n") == 1
     assert f"shards are left in {place}, {first}, " in text
-    monkeypatch.setattr(module, "delete", remove)
-    monkeypatch.setattr(module, "put", put)
+    monkeypatch.setattr(pack_output, "delete", remove)
+    monkeypatch.setattr(pack_output, "put", put)
+    monkeypatch.setattr(shards_module, "put", put)
     status, text = run(capsys, *argv)
     assert status == 0
     assert f"has shards of 1 attempt that did not finish, {last[:15]}*.tar" in text
@@ -327,6 +335,45 @@ def test_a_stopped_process_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert end.value.code == 128 + signal.SIGTERM
     assert {path.name for path in tmp_path.iterdir()} == {"imgs", "masks"}
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_shard_ends_with_the_pair_that_fills_it(tmp_path: Path) -> None:
+    """A pair takes two blocks for its headers, and whole blocks for each file."""
+    for blocks, expected in (
+        ([5], [(0, 1)]),
+        ([5, 5, 5], [(0, 2), (2, 3)]),
+        ([10, 10], [(0, 1), (1, 2)]),
+        ([9, 99, 3, 8, 3], [(0, 2), (2, 4), (4, 5)]),
+    ):
+        members = members_of(tmp_path, *((count - 2) * 512 for count in blocks), masks=0)
+        parts = plan_shards(replace(members, mark=""), 10 * 512)
+        assert [(part.start, part.stop) for part in parts] == expected
+
+
+@pytest.mark.processes
+def test_several_processes_write_the_same_bytes_or_nothing(
+    sets: list[DataConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second attempt is stopped after a shard; no process outlives it."""
+    one, config = tmp_path / "one", sets[0]
+    pack(config, one, shard_mb=SMALL)
+    argv = ["pack", "--images", str(config.images), "--masks", str(config.masks), "--workers", "2"]
+    argv += ["--shard-size", str(SMALL), "--validation", "20", "--output"]
+    assert main([*argv, str(tmp_path / "two")]) == 0
+    assert len([*one.iterdir()]) > 3
+    for path in one.iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+    def stop(*args: Any) -> None:
+        assert len(multiprocessing.active_children()) == 2
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(module, "Shard", stop)
+    with pytest.raises(SystemExit) as end:
+        main([*argv, str(tmp_path / "three")])
+    assert end.value.code == 128 + signal.SIGTERM
+    assert {path.name for path in tmp_path.iterdir()} == {"one", "two"}
+    assert not multiprocessing.active_children()
 
 
 def test_an_image_that_vanishes_is_named(tmp_path: Path) -> None:

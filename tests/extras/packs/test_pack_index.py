@@ -22,11 +22,11 @@ Index = tuple[dict[str, Any], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
-    """The plain values and columns of a pack of 12 pairs, with groups and sides."""
+    """The plain values and columns of a pack of 12 pairs, with groups, sides and sources."""
     folder = make_set(tmp_path_factory.mktemp("set"), 12)
     names = [path.name for path in (folder / "imgs").iterdir()]
-    rows = [f"imgs/{n},masks/{n},{n[0]},{'val' if n < 'c' else 'train'}" for n in names]
-    (folder / "pairs.csv").write_text("\n".join(["image,mask,group,split", *rows]) + "\n")
+    rows = [f"imgs/{n},masks/{n},{n[0]},{'val' if n < 'c' else 'train'},{n}" for n in names]
+    (folder / "pairs.csv").write_text("\n".join(["image,mask,group,split,source", *rows]) + "\n")
     pack(DataConfig(pairs_file=str(folder / "pairs.csv")), folder / "pack")
     _, about, columns = read_columns(folder / "pack" / INDEX)
     return about, {name: column[:] for name, column in columns.items()}
@@ -44,13 +44,15 @@ def is_refused(about: dict[str, Any], columns: dict[str, Any]) -> bool:
 def test_what_only_lists_have_may_be_missing_and_no_other_column(index: Index) -> None:
     about, columns = index
     assert not is_refused(about, columns)
-    assert {"group", "side"} < columns.keys()
-    rest = {name: columns[name] for name in columns.keys() - {"group", "group_end", "side"}}
+    listed = {"group", "group_end", "side", "source", "source_end"}
+    assert listed < columns.keys()
+    rest = {name: columns[name] for name in columns.keys() - listed}
     assert not is_refused(about, rest)
     for name in rest:
         assert is_refused(about, {key: rest[key] for key in rest.keys() - {name}}), name
     assert is_refused(about, {**columns, "more": columns["kind"]})
-    assert is_refused(about, {**rest, "group": columns["group"]})  # without its ends
+    for name in ("group", "source"):
+        assert is_refused(about, {**rest, name: columns[name]})  # without its ends
 
 
 CHANGES: list[tuple[str, Callable[[Any], Any]]] = [
@@ -66,6 +68,7 @@ CHANGES: list[tuple[str, Callable[[Any], Any]]] = [
     ("name", lambda texts: texts + (texts == 0)),  # not ended by zeros
     ("name", lambda texts: texts[:-1]),
     ("name", lambda texts: np.append(texts, texts[:1])),  # more than the names
+    ("source", lambda texts: texts[:-1]),
     ("group_end", lambda ends: np.append(ends[1:], ends[-1])),
 ]
 

@@ -16,8 +16,10 @@ from unet_ddp.config import DataConfig
 from unet_ddp.data.matching import read_list
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.remote_pairs import RemotePairs
+from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url
 from unet_ddp.extras.packs.pairs import PackedPairs, open_pack
+from unet_ddp.extras.steps.shares import plan_shares
 from unet_ddp.files import as_path
 from unet_ddp.storage import storage_of
 
@@ -39,10 +41,10 @@ def read_files(pairs: Pairs) -> list[bytes]:
 @pytest.mark.parametrize("names_groups", [True, False])
 def test_all_kinds_of_sets_answer_alike(tmp_path: Path, names_groups: bool) -> None:
     images = sorted((make_set(tmp_path, 6) / "imgs").iterdir())
-    rows = ["image,mask,group,split"]
+    rows = ["image,mask,group,split,source"]
     for k, image in enumerate(images):
-        more = f'"{"ab"[k % 2] if k else ""}",{"train" if k % 3 else "val"}'
-        rows.append(f"imgs/{image.name},masks/{image.name},{more if names_groups else ','}")
+        more = f'"{"ab"[k % 2] if k else ""}",{"train" if k % 3 else "val"},{"xy"[k // 3]}'
+        rows.append(f"imgs/{image.name},masks/{image.name},{more if names_groups else ',,'}")
     (tmp_path / "pairs.csv").write_text("\n".join(rows))
     config = DataConfig(pairs_file=str(tmp_path / "pairs.csv"))
     folder = pack(config, tmp_path / "pack").images
@@ -61,6 +63,8 @@ def test_all_kinds_of_sets_answer_alike(tmp_path: Path, names_groups: bool) -> N
         assert pairs.sides().tolist() == ([2, 1, 1, 2, 1, 1] if names_groups else [0] * 6)
         assert list(part.names()) == [pair.name for pair in pairs if pair in list(part)]
         assert pairs.rows_of(part).tolist() == [1, 2, 5] and len(pairs[4:]) == 2
+        assert list(part.sources()) == (["x", "x", "y"] if names_groups else [None] * 3)
+        assert [pair.source for pair in part] == list(part.sources())
         assert pairs[0].group is None and pairs[4:][1].name == pairs[5].name
         assert read_files(part) == read_files(here.select(chosen))
     assert here.scanned is None and there.scanned is None
@@ -74,3 +78,23 @@ def test_a_pack_of_8_bit_may_be_read_with_other_channels_and_no_data(tmp_path: P
     for settings in ({"channels": 1}, {"nodata": 0.0}, {}):
         training, validation = packed.divide(replace(config, **settings))
         assert len(training) == 6 and validation is None
+
+
+def test_shares_of_a_pack_are_those_of_its_list(tmp_path: Path) -> None:
+    images = sorted((make_set(tmp_path, 6) / "imgs").iterdir())
+    names = ["night", "", "street", "night", "street", "street"]
+    rows = [f"imgs/{i.name},masks/{i.name},{name}" for i, name in zip(images, names, strict=True)]
+    (tmp_path / "pairs.csv").write_text("\n".join(["image,mask,source", *rows]))
+    config = DataConfig(
+        pairs_file=str(tmp_path / "pairs.csv"), shares=("street=0.5", "night=0.5"), validation=0
+    )
+    own = replace(pack(replace(config, shares=()), tmp_path / "pack"), shares=config.shares)
+    own.check()
+    chosen = np.array([True, False, True, True, True, True])
+    orders = []
+    for each, pairs in ((config, read_list(tmp_path / "pairs.csv")), (own, open_pack(Path(str(own.images))))):  # fmt: skip
+        with pytest.raises(UserError, match=rf"bx\S+ has no source in {each.pairs_file or each.images}"):  # fmt: skip
+            plan_shares(each, pairs)
+        orders.append(plan_shares(each, pairs.select(chosen)))
+    one, other = ([(s.name, s.rows.tolist()) for s in order.sources] for order in orders)
+    assert one == other == [("street", [1, 3, 4]), ("night", [0, 2])]

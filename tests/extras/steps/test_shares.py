@@ -180,8 +180,11 @@ def test_shares_that_are_none_are_one_line(shares: str, message: str) -> None:
 
 
 def test_shares_are_for_lists_and_not_with_balance() -> None:
-    with pytest.raises(UserError, match=r"^--shares: is for a --list with a column source"):
-        DataConfig(shares=("a=1",)).check()
+    with pytest.raises(
+        UserError, match=r"^--shares: is for a --list with a column source, or a pack"
+    ):
+        DataConfig(shares=("a=1",), images="a", masks="b").check()
     with pytest.raises(UserError, match=r"^--shares and --balance: use one of them$"):
         DataConfig(pairs_file="a.csv", shares=("a=1",), balance=5.0).check()
+    DataConfig(images="pack", shares=("a=1",)).check()
     DataConfig(pairs_file="a.csv", shares=("a=1/3", "b=1/3", "c=1/3")).check()

@@ -36,6 +36,7 @@ from unet_ddp.files import as_path
 from unet_ddp.plugins import find, is_built_in, is_own, list_names, read_sources
 
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # first bytes
+_OF_PARTS = {"polygons"}  # readers of what a path names in a file; no file has their suffixes
 READERS = 11
 """Version of the readers, and of what the scan keeps: caches of another one are not used."""
 
@@ -78,8 +79,9 @@ def can_read(suffix: str) -> bool:
 
 
 def list_suffixes() -> list[str]:
-    """Return the suffixes of all readers, sorted."""
-    return sorted({*_own, *(f".{name}" for name in list_names("readers"))})
+    """Return the suffixes of all readers of files, sorted."""
+    names = {*list_names("readers")} - _OF_PARTS
+    return sorted({*_own, *(f".{name}" for name in names)})
 
 
 def find_reader(path: Path) -> type[OpenFile]:

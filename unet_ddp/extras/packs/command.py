@@ -1,6 +1,6 @@
 """``python -m unet_ddp pack``: write a data set as tar shards and an index, to train on from storage.
 
-    python -m unet_ddp pack --images DIR --masks DIR --output s3://bucket/pack
+    python -m unet_ddp pack --images DIR --masks DIR --output s3://bucket/pack --workers 8
     torchrun --nproc_per_node=4 train.py --images s3://bucket/pack
 
 The shards have WebDataset's layout: the files of a pair follow each other, ``id.jpg`` and ``id.png``.
@@ -8,15 +8,12 @@ The shards have WebDataset's layout: the files of a pair follow each other, ``id
 
 from __future__ import annotations
 
-import io
 import os
 import secrets
-import tarfile
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from glob import escape
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,36 +26,36 @@ from unet_ddp.checks.data_parts import DataParts
 from unet_ddp.checks.table import Table
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import naming_recipe
-from unet_ddp.config import DataConfig, TrainConfig, all_but
+from unet_ddp.config import DataConfig, LaunchConfig, TrainConfig, all_but
+from unet_ddp.config.data import POSITIVE, N
 from unet_ddp.data.matching import Report
-from unet_ddp.data.pairs import SIDES, Pairs
-from unet_ddp.data.readers.base import as_user_error
+from unet_ddp.data.pairs import SIDES
 from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.data.splits import OWN_FOLDER
-from unet_ddp.errors import UserError, count_of, print_lines
-from unet_ddp.extras.cloud import Url, delete, put
-from unet_ddp.extras.cloud.pointer import hash_file
+from unet_ddp.distributed.device import usable_cores
+from unet_ddp.errors import Limit, UserError, count_of, hides_bars, print_lines
+from unet_ddp.extras.cloud import Url
 from unet_ddp.extras.packs.pack_columns import write_columns
-from unet_ddp.extras.packs.pack_files import (
-    BLOCK,
-    INDEX,
-    SHARD,
-    list_files,
-    member_name,
-    shard_name,
-)
+from unet_ddp.extras.packs.pack_files import INDEX, shard_name
 from unet_ddp.extras.packs.pack_index import PackIndex, Shard
-from unet_ddp.files import (
-    as_path,
-    check_new_folder,
-    ended_by_sigterm,
-    replacing_folder,
-    temporary_folder,
-    write_errors,
-)
-from unet_ddp.settings import Kind, flag
+from unet_ddp.extras.packs.pack_output import deleting_objects, new_file, new_pack, shard_folder
+from unet_ddp.extras.packs.shards import Members, ShardJob, write_shards
+from unet_ddp.files import as_path, ended_by_sigterm
+from unet_ddp.prediction.pipeline import in_threads
+from unet_ddp.settings import Brief, Kind, flag
+from unet_ddp.storage import real_file
 
-SHARD_BYTES = 256 * 1024**2
+SHARD_MB = 256.0
+
+
+@dataclass(frozen=True)
+class PackLaunch(LaunchConfig):
+    """Settings of one start; never saved with the run."""
+
+    workers: Annotated[
+        int | None, N, POSITIVE, Brief("Processes that write shards (default: one per core).")
+    ] = None
+    """Processes that write shards; any number writes the same bytes (default: one per core)."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +65,12 @@ class PackConfig(TrainConfig):
     Takes the flags of train.py that say what the images and masks are.
     """
 
-    unused = all_but(Kind.DATA)
+    unused = all_but(Kind.DATA) - {"workers"}
+    launch: PackLaunch = field(default_factory=PackLaunch)
     output: Annotated[str | None, flag("DIR", "-o")] = None
     """New folder for the pack, or an address like s3://bucket/folder."""
+    shard_size: Annotated[float, flag("MB"), Limit(above=0, at_most=1_000_000)] = SHARD_MB
+    """Size of a shard in MB of 2**20 bytes: each ends with the pair that reaches it."""
 
 
 def main(argv: Sequence[str], parts: DataParts) -> int:
@@ -87,7 +87,7 @@ def main(argv: Sequence[str], parts: DataParts) -> int:
     with (
         naming_recipe(config.launch.config, config.recipe),
         ended_by_sigterm(),
-        _new_pack(output) as folder,
+        new_pack(output) as folder,
     ):
         report = Report()
         data = check_dataset(
@@ -98,8 +98,15 @@ def main(argv: Sequence[str], parts: DataParts) -> int:
             skip_bad=config.launch.skip_bad_files,
         )
         assert data is not None  # a report that does not collect raises
+        for *_, pair in data.table.groups:
+            if (file := real_file(pair.mask)) != pair.mask:
+                raise UserError(
+                    f"{file}: masks that are polygons are made when they are read, and a pack has files; pack masks "
+                    "that are images, as gdal_rasterize makes them"
+                )
         print_lines(*report.notes, *(f"warning: {line}" for line in report.warnings))
-        shards = write_pack(folder, data, config.data)
+        workers = config.launch.workers or usable_cores()
+        shards = write_pack(folder, data, config.data, workers=workers, shard_mb=config.shard_size)
     pairs, files = count_of(len(data.table.pairs), "pair"), count_of(len(shards), "shard")
     size = sum(shard.size for shard in shards) / 1e9
     print_lines(
@@ -109,70 +116,21 @@ def main(argv: Sequence[str], parts: DataParts) -> int:
     return 0
 
 
-@contextmanager
-def _new_pack(output: Path) -> Iterator[Path]:
-    """Yield an address, or a new folder that becomes `output` if the block succeeds.
-
-    Raises:
-        UserError: there is something already; at an address, a pack.
-    """
-    if isinstance(output, Url):
-        found = list_files(output)
-        if INDEX in found:
-            raise UserError(f"{output}: contains a pack already; use another --output")
-        left: dict[str, None] = {}
-        for name in sorted(found):
-            match = SHARD.fullmatch(name)
-            if match and match[1]:  # one without the name of an attempt is the user's
-                left[f"shard-{match[1]}*.tar"] = None
-        if left:
-            print_lines(
-                f"warning: {output}: has shards of {count_of(len(left), 'attempt')} that did not finish, "
-                f"{', '.join(left)}: delete them, unless one still runs"
-            )
-        yield output
-        return
-    check_new_folder(output)
-    if output.is_symlink() or os.path.ismount(output) or output.absolute() == Path.cwd():
-        reason = "is a link, a mount point or the working folder, whose place no pack can take"
-        raise UserError(f"{output}: {reason}; name a new folder in it with --output")
-    for other in sorted(output.parent.glob(f".{escape(output.name)}.{'?' * 8}/")):
-        print_lines(
-            f"warning: {other}: an attempt that did not finish; delete it, unless it still runs"
-        )
-    with replacing_folder(output) as folder:
-        yield folder
-
-
-@contextmanager
-def _deleting_objects(output: Path, names: list[str]) -> Iterator[None]:
-    """Delete the objects with these names if the block fails; an error says which are left."""
-    try:
-        yield
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
-        try:
-            for name in names if isinstance(output, Url) else ():
-                delete(output / name)
-        except UserError as failure:
-            left = names[0]
-            if len(names) > 1:
-                left += f", {names[-1]}"
-            raise UserError(f"{error}; shards are left in {output}, {left}: {failure}") from None
-        raise
-
-
-def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shard]:
-    """Write the shards, and then the index that makes them a pack; return the shards.
+def write_pack(
+    output: Path,
+    data: CheckedData,
+    config: DataConfig,
+    *,
+    workers: int = 1,
+    shard_mb: float = SHARD_MB,
+) -> list[Shard]:
+    """Write the shards by `workers` processes, and then the index that makes them a pack; return the shards.
 
     Raises:
         UserError: a file can't be read or written; no object is left.
     """
     table = data.table
-    images, masks = set(), set()
-    for kind in table.kinds:
-        image_suffix, mask_suffix = kind.suffixes
-        images.add(image_suffix.lower())
-        masks.add(mask_suffix.lower())
+    images, masks = ({kind.suffixes[k].lower() for kind in table.kinds} for k in (0, 1))
     mark = ".mask" if images & masks else ""  # id.png can be one of them only
     validation = 0
     if data.split is not None and data.split.how == OWN_FOLDER:
@@ -181,9 +139,10 @@ def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shar
     attempt = f"{secrets.token_hex(4)}-" if isinstance(output, Url) else ""
     places = np.zeros((len(table.pairs), 4), np.uint32)
     begun: list[str] = []
-    with _deleting_objects(output, begun):
-        how = mark, attempt, begun, config.ignore_index
-        shards = list(_write_shards(output, table.pairs, places, *how))
+    with deleting_objects(output, begun):
+        members = Members(table.pairs, mark, config.ignore_index)
+        parts = plan_shards(members, int(shard_mb * 2**20))
+        shards = _write_shards(output, members, parts, places, attempt, begun, workers)
         index = PackIndex(
             table.kinds,
             shards,
@@ -194,7 +153,7 @@ def write_pack(output: Path, data: CheckedData, config: DataConfig) -> list[Shar
             channels=config.channels,
             class_names=table.pairs.class_names,
         )
-        with _new_file(output / INDEX) as path:
+        with new_file(output / INDEX) as path:
             write_columns(path, asdict(index), _index_columns(table, places))
     return shards
 
@@ -207,54 +166,62 @@ def _index_columns(table: Table, places: NDArray[np.uint32]) -> dict[str, NDArra
     groups = [pair.group or "" for pair in table.pairs]
     if any(groups):
         columns |= _text_column("group", groups)
+    sources = [pair.source or "" for pair in table.pairs]
+    if any(sources):
+        columns |= _text_column("source", sources)
     sides = np.array([SIDES.index(pair.side) for pair in table.pairs], np.uint8)
     if sides.any():
         columns["side"] = sides
     return columns
 
 
+def plan_shards(members: Members, most: int) -> list[slice]:
+    """Return the rows of the pairs of each shard: it ends with the pair that brings it to `most` bytes."""
+    sizes = in_threads(members.measure, members.pairs, usable_cores())
+    bar = tqdm(sizes, "finding sizes", len(members.pairs), leave=False, disable=hides_bars())
+    firsts, total = [0], 0
+    for row, size in enumerate(bar):
+        if total >= most:
+            firsts.append(row)
+            total = 0
+        total += size
+    return [slice(*rows) for rows in pairwise([*firsts, len(members.pairs)])]
+
+
 def _write_shards(
     output: Path,
-    pairs: Pairs,
+    members: Members,
+    parts: Sequence[slice],
     places: NDArray[np.uint32],
-    mark: str,
     attempt: str,
     begun: list[str],
-    ignore: int | None,
-) -> Iterator[Shard]:
-    """Write pairs to shards, to `places` where they are, to `begun` their names; yield the shards."""
-    bar = tqdm(total=len(pairs), desc="packing", unit="pair", leave=False, disable=None)
-    row = 0
-    while row < len(pairs):
-        first = row
-        begun.append(shard_name(len(begun), attempt))
-        with _new_file(output / begun[-1]) as path:
-            with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
-                while row < len(pairs) and (row == first or tar.offset < SHARD_BYTES):
-                    pair = pairs[row]
-                    name = member_name(pair.name)
-                    places[row] = [
-                        *_add(tar, pairs, pair.image, name + pair.image.suffix),
-                        *_add(tar, pairs, pair.mask, name + mark + pair.mask.suffix, ignore),
-                    ]
-                    row += 1
-                    bar.update()
-            with path.open("rb") as file:
-                shard = Shard(path.stat().st_size, hash_file(file), first)
-        yield shard
-    bar.close()
+    workers: int,
+) -> list[Shard]:
+    """Write `parts` of the pairs, to `places` where they are, to `begun` the shards' names; return the shards."""
+    bar = tqdm(
+        total=len(members.pairs), desc="packing", unit="pair", leave=False, disable=hides_bars()
+    )
 
+    def list_jobs(folder: Path) -> Iterator[ShardJob]:
+        for number, rows in enumerate(parts):
+            name = shard_name(number, attempt)
+            begun.append(name)
+            address = output / name if isinstance(output, Url) else None
+            chosen = replace(members, pairs=members.pairs[rows])
+            yield ShardJob(chosen, folder / name, address)
 
-def _add(
-    tar: tarfile.TarFile, pairs: Pairs, source: Path, name: str, ignore: int | None = None
-) -> tuple[int, int]:
-    """Add a file of `pairs` byte by byte; return its first block and its size in bytes."""
-    member = tarfile.TarInfo(name)
-    with pairs.local(source, ignore) as path, as_user_error(path):
-        content = path.read_bytes()
-    member.size = len(content)
-    tar.addfile(member, io.BytesIO(content))
-    return (tar.offset - member.size) // BLOCK, member.size
+    shards = []
+    with (
+        shard_folder(output) as folder,
+        # Closed before the folder is removed: processes write there.
+        closing(write_shards(list_jobs(folder), min(workers, len(parts)))) as written,
+        bar,
+    ):
+        for rows, (size, sha256, found) in zip(parts, written, strict=True):
+            places[rows] = found
+            shards.append(Shard(size, sha256, rows.start))
+            bar.update(len(found))
+    return shards
 
 
 def _text_column(name: str, texts: list[str]) -> dict[str, NDArray[Any]]:
@@ -262,26 +229,3 @@ def _text_column(name: str, texts: list[str]) -> dict[str, NDArray[Any]]:
     encoded = [os.fsencode(text) + b"\0" for text in texts]
     ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
     return {name: np.frombuffer(b"".join(encoded), np.uint8), f"{name}_end": ends}
-
-
-@contextmanager
-def _new_file(path: Path) -> Iterator[Path]:
-    """Yield a file to write: `path`, or one that becomes this object if the block succeeds.
-
-    Raises:
-        UserError: it can't be put, or the index already exists, with another content.
-    """
-    if not isinstance(path, Url):
-        yield path
-        return
-    with (
-        write_errors(temporary_folder(), "make room, or name another folder with TMPDIR"),
-        tempfile.TemporaryDirectory(prefix="unet_ddp-", dir=temporary_folder()) as folder,
-    ):
-        file = Path(folder, path.name)
-        yield file
-        try:
-            put(path, file, replaces=path.name != INDEX)
-        except FileExistsError:
-            reason = "another pack was put there; use another --output"
-            raise UserError(f"{path.parent}: {reason}") from None

@@ -18,11 +18,13 @@ from unet_ddp.extras.packs.pack_columns import StoredColumn
 
 ROWS = 1 << 18
 """That are checked at a time."""
-_TEXTS = ("name", "group")
-_COLUMNS = {  # types and shapes; the last three only if a list names groups or sides
+_TEXTS = ("name", "group", "source")
+_OF_LISTS = {"group", "group_end", "source", "source_end", "side"}  # only if a list names them
+_COLUMNS = {  # types and shapes
     "kind": ("<u4", ()), "thumbnail": ("|u1", (THUMBNAIL**2,)), "moments": ("<f8", None), "end": ("<i8", ()),
     "value": ("<i4", ()), "pixels": ("<u4", ()), "place": ("<u4", (4,)), "name": ("|u1", ()), "name_end": ("<i8", ()),
-    "group": ("|u1", ()), "group_end": ("<i8", ()), "side": ("|u1", ()),
+    "group": ("|u1", ()), "group_end": ("<i8", ()),
+    "source": ("|u1", ()), "source_end": ("<i8", ()), "side": ("|u1", ()),
 }  # fmt: skip
 
 _Count = Annotated[int, Limit(at_least=0)]
@@ -81,7 +83,7 @@ def _fit_together(index: PackIndex, columns: Columns) -> bool:
     firsts = [shard.first for shard in index.shards]
     rows = columns["kind"].shape[0] if "kind" in columns else 0
     return (
-        {*list(_COLUMNS)[:-3]} <= columns.keys()
+        _COLUMNS.keys() - _OF_LISTS <= columns.keys()
         and all(_is_typed(name, column, rows) for name, column in columns.items())
         and columns["value"].shape == columns["pixels"].shape
         and _rises(columns["end"], columns["value"].shape[0])

@@ -48,8 +48,8 @@ class Pack:
     columns: Mapping[str, StoredColumn]
     """The columns of a `Table`, and `place` (N, 4): first block and bytes of image and of mask in the shard.
 
-    `name` and `group`: each text is ended by a zero byte, with `name_end` and `group_end` (N,).
-    `group` and `group_end` exist only if a list names groups, `side` (N,) only if it names sides.
+    `name`, `group` and `source`: each text is ended by a zero byte, with `name_end` (N,) and so on.
+    `group`, `source` and `side` (N,) exist only if a list names them.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -77,9 +77,11 @@ class Pack:
         image_block, image_bytes, mask_block, mask_bytes = place
         (kind,) = self.columns["kind"][row : row + 1]
         (name,) = self._read_texts("name", row, row + 1)
-        group, side = "", 0
+        group, source, side = "", "", 0
         if "group" in self.columns:
             (group,) = self._read_texts("group", row, row + 1)
+        if "source" in self.columns:
+            (source,) = self._read_texts("source", row, row + 1)
         if "side" in self.columns:
             (side,) = self.columns["side"][row : row + 1]
         _, _, member = member_name(name).rpartition("/")
@@ -89,7 +91,7 @@ class Pack:
         mask = as_path(f"{shard}#{mask_block * BLOCK}+{mask_bytes}/{member}{mask_suffix}")
         version = int(self.digest[:15], 16)
         stamps = (image_bytes, version), (mask_bytes, version)
-        return Pair(name, image, mask, group or None, SIDES[side], stamps)
+        return Pair(name, image, mask, group or None, SIDES[side], stamps, source or None)
 
     def texts(self, column: str, rows: NDArray[np.uint32]) -> Iterator[str]:
         """Yield the texts of rows, which are in rising order."""
@@ -145,6 +147,12 @@ class PackedPairs(RemotePairs):
             return None
         groups = self.pack.texts("group", self.rows)
         return (group or name for group, name in zip(groups, self.names(), strict=True))
+
+    def sources(self) -> Iterator[str | None]:
+        """Yield where each image is from; None where no list said so."""
+        if "source" not in self.pack.columns:
+            return iter([None] * len(self))
+        return (source or None for source in self.pack.texts("source", self.rows))
 
     def sides(self) -> NDArray[np.uint8]:
         """Return the place in `SIDES` of the side that a list gave to each."""

@@ -38,14 +38,17 @@ def plan_shares(config: DataConfig, training: Pairs) -> SharedOrder:
     Raises:
         UserError: an image has no source, a source no share, or a share no images.
     """
-    shares, place = config.read_shares(), config.pairs_file
-    if not any(pair.source for pair in training):
+    shares, place = config.read_shares(), config.pairs_file or config.images
+    found: dict[str | None, list[int]] = {}
+    for row, source in enumerate(training.sources()):
+        found.setdefault(source, []).append(row)
+    nameless = found.pop(None, [])
+    rows = {name: indices for name, indices in found.items() if name is not None}
+    if not rows:
         raise UserError(f"--shares: {place} has no column source; add one, with a name in each row")
-    rows: dict[str, list[int]] = {}
-    for row, pair in enumerate(training):
-        if pair.source is None:
-            raise UserError(f"--shares: {pair.image} has no source in {place}; fill the column")
-        rows.setdefault(pair.source, []).append(row)
+    if nameless:
+        image = training[nameless[0]].image
+        raise UserError(f"--shares: {image} has no source in {place}; fill the column")
     for name in sorted(shares.keys() - rows.keys()):
         raise UserError(
             f"--shares {name}={_show(shares[name])}: no training image of {place} has this source; it has "

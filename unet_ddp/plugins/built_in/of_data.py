@@ -83,6 +83,12 @@ def _maps() -> type[OpenFile]:
     return MapFile
 
 
+def _polygons() -> type[OpenFile]:
+    from unet_ddp.extras.polygons.reader import PolygonFile
+
+    return PolygonFile
+
+
 def _windows() -> type[OpenFile]:
     from unet_ddp.extras.windows.reader import WindowFile
 
@@ -99,6 +105,7 @@ READERS: Parts[type[OpenFile]] = {
     "npy": _npy,
     "tif": _maps,
     "tiff": _maps,
+    "polygons": _polygons,
     "window": _windows,
 }
 """By suffix, when a file is first opened: called with its path."""
@@ -134,6 +141,12 @@ def _pack() -> type[PairKind]:
     return PackKind
 
 
+def _polygon_pairs() -> type[PairKind]:
+    from unet_ddp.extras.polygons.polygon_kind import PolygonKind
+
+    return PolygonKind
+
+
 def _windowed() -> type[PairKind]:
     from unet_ddp.extras.windows.window_kind import Windows
 
@@ -142,6 +155,7 @@ def _windowed() -> type[PairKind]:
 
 PAIRS: Parts[type[PairKind]] = {
     "windows": _windowed,
+    "polygons": _polygon_pairs,
     "list": _list,
     "items": _items,
     "class_folders": _class_folders,
@@ -186,9 +200,16 @@ def _palette() -> LabelRule:
     return match_palette
 
 
+def _class_field() -> LabelRule:
+    from unet_ddp.extras.polygons.rules import name_classes
+
+    return name_classes
+
+
 LABEL_RULES: Parts[LabelRule] = {
     "instances": _instances,
     "overlap": _overlap,
     "palette": _palette,
+    "class_field": _class_field,
 }
 """When the masks' values are known, by the setting. The first takes the place of the core's own rules."""

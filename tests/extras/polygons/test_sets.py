@@ -1,0 +1,394 @@
+"""Sets with polygons: how files are found, what a check says of them, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from tests.checks.test_check import collected
+from tests.extras.polygons.labelled_maps import (
+    box,
+    shapely,
+    shapes_on,
+    to_degrees,
+    write_labels,
+    write_scenes,
+)
+from tests.maps import at, write_map
+from tests.prediction.models import noise
+from unet_ddp.checks.check import check_dataset, prepare_data
+from unet_ddp.commands.parts import DATA_PARTS
+from unet_ddp.config import DataConfig
+from unet_ddp.data.burning import Burning, burn_for
+from unet_ddp.data.dataset import PreparedData
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.matching import Report, find_pairs
+from unet_ddp.data.readers.read import read_mask
+from unet_ddp.data.splits import write_split
+from unet_ddp.errors import UserError, hide_secrets
+from unet_ddp.extras.polygons.burnt_mask import BurntMask, parse
+from unet_ddp.storage import real_file
+
+
+def prepared(
+    images: Path, masks: Path | None, labels: Labels | None = None, **flags: Any
+) -> PreparedData:
+    places = {"images": str(images), "masks": str(masks)} if masks else {"pairs_file": str(images)}
+    config = DataConfig(**places, **{"class_field": "kind", **flags})
+    return prepare_data(config, seed=0, parts=DATA_PARTS, labels=labels)
+
+
+@pytest.fixture
+def maps(tmp_path: Path) -> Path:
+    """Six images, and labels.gpkg with a field kind and a field code."""
+    shapes, kinds = shapes_on()
+    codes = np.array([len(kind) for kind in kinds])
+    write_labels(tmp_path / "labels.gpkg", to_degrees(shapes), "EPSG:4326", kind=kinds, code=codes)
+    return write_scenes(tmp_path)
+
+
+# -- finding -------------------------------------------------------------------------------
+
+
+def test_texts_become_named_classes_after_the_background(maps: Path) -> None:
+    data = prepared(maps / "imgs", maps / "labels.gpkg")
+    assert data.labels == Labels((0, 1, 2, 3), names=("background", "building", "road", "water"))
+
+
+def test_numbers_stay_mask_values(maps: Path) -> None:
+    data = prepared(maps / "imgs", maps / "labels.gpkg", class_field="code")
+    assert data.labels == Labels((0, 4, 5, 8))
+    kept = prepared(maps / "imgs", maps / "labels.gpkg", class_field="code", classes=9)
+    assert kept.labels == Labels(tuple(range(9)))
+
+
+def test_without_a_field_there_are_two_classes(maps: Path) -> None:
+    assert prepared(maps / "imgs", maps / "labels.gpkg", class_field=None).labels == Labels((0, 1))
+
+
+def test_a_folder_has_a_file_for_each_image(maps: Path) -> None:
+    """One without polygons, as programs save an image without objects."""
+    for name in ("ax", "bx", "cx", "dx", "ex"):
+        kind = "b" if name == "cx" else "a"
+        k = ord(name[0]) - ord("a")
+        write_labels(
+            maps / "own" / f"{name}.geojson",
+            to_degrees([box(0, 0, 9, 9, k)]),
+            "EPSG:4326",
+            kind=[kind],
+        )
+    (maps / "own" / "fx.geojson").write_text('{"type": "FeatureCollection", "features": []}')
+    pairs = find_pairs(maps / "imgs", maps / "own", burning=Burning("kind"))
+    values = [int(read_mask(pair.mask)[4, 4]) for pair in pairs]
+    assert values == [1, 1, 2, 1, 1, 0]  # of all files together
+    (maps / "own" / "bx.geojson").unlink()
+    with pytest.raises(UserError, match=r"no mask for .*imgs/bx.tif: looked for .*own/bx\.\*"):
+        find_pairs(maps / "imgs", maps / "own", burning=Burning("kind"))
+    (maps / "imgs" / "bx.tif").unlink()
+    shutil.copytree(maps / "imgs", maps / "own", dirs_exist_ok=True)  # next to the images
+    beside = find_pairs(maps / "own", maps / "own", burning=Burning("kind"))
+    assert [int(read_mask(pair.mask)[4, 4]) for pair in beside] == [1, 2, 1, 1, 0]
+
+
+def test_a_list_may_name_polygons_for_some_images_and_masks_for_others(maps: Path) -> None:
+    write_map(maps / "m.tif", np.full((48, 48), 2, np.uint8), at(0.5, (500_000.0, 5_000_000.0)))
+    rows = ["image,mask,split", "imgs/ax.tif,m.tif,training"]
+    rows += [f"imgs/{name}x.tif,labels.gpkg,training" for name in "bcde"]
+    (maps / "list.csv").write_text("\n".join([*rows, "imgs/fx.tif,labels.gpkg,validation"]))
+    data = prepared(maps / "list.csv", None)
+    assert data.labels.names == ("background", "building", "road", "water")
+    assert [parse(pair.mask) is None for pair in data.split.training] == [True] + [False] * 4
+    write_split(data.split, data.groups, maps / "split.csv")
+    again = prepared(maps / "split.csv", None)
+    assert [p.image for p in again.split.training] == [p.image for p in data.split.training]
+    assert [p.mask.name for p in again.split.validation] == [
+        p.mask.name for p in data.split.validation
+    ]
+    with pytest.raises(UserError, match="was listed with --class-field kind; use that, too"):
+        prepared(maps / "split.csv", None, class_field=None)
+
+
+def test_labels_of_validation_images_have_the_classes_of_training(maps: Path) -> None:
+    write_map(maps / "val" / "v.tif", noise(48, 48), at(0.5, (500_000.0, 5_000_000.0)))
+    write_labels(maps / "val.gpkg", [box(0, 0, 9, 9)], kind=["water"])
+    where = {"val_images": str(maps / "val"), "val_masks": str(maps / "val.gpkg")}
+    data = prepared(maps / "imgs", maps / "labels.gpkg", **where)
+    assert read_mask(data.split.validation[0].mask)[4, 4] == 3
+    write_labels(maps / "val.gpkg", [box(0, 0, 9, 9)], kind=["lake"])
+    with pytest.raises(
+        UserError, match="kind 'lake' is no class of the training data, which are: bui"
+    ):
+        prepared(maps / "imgs", maps / "labels.gpkg", **where)
+
+
+def test_a_resumed_run_keeps_its_classes(maps: Path) -> None:
+    first = prepared(maps / "imgs", maps / "labels.gpkg").labels
+    write_labels(maps / "labels.gpkg", [box(0, 0, 9, 9)], kind=["water"])
+    data = prepared(maps / "imgs", maps / "labels.gpkg", first)
+    assert int(read_mask(find_of(data, "ax"))[4, 4]) == 3
+    overlap = burn_for(Labels((0, 1), names=("a", "b")), "kind", overlap=True)
+    assert overlap.names == ("a", "b")
+
+
+def find_of(data: PreparedData, name: str) -> Path:
+    pairs = [*data.split.training, *data.split.validation]
+    return next(pair.mask for pair in pairs if pair.name == name)
+
+
+# -- stamps and paths ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".shp"])
+def test_a_change_of_the_labels_is_noticed(tmp_path: Path, suffix: str) -> None:
+    write_scenes(tmp_path)
+    labels, boxes = tmp_path / f"l{suffix}", [box(0, 0, 9, 9, k) for k in range(6)]
+    write_labels(labels, boxes, kind=["a"] * 3 + ["b"] * 3)
+    config = DataConfig(images=str(tmp_path / "imgs"), masks=str(labels), class_field="kind")
+
+    def counts() -> list[int]:
+        return [each.pixels for each in checked(config).table.values if each.value]
+
+    assert counts() == [243, 243]
+    write_labels(labels, boxes, kind=["a"] * 5 + ["b"])
+    assert counts() == [405, 81]
+    before = find_pairs(tmp_path / "imgs", labels, burning=Burning("kind"))[0].stamps
+    os.utime(tmp_path / "imgs" / "ax.tif", ns=(1, 1))  # it may lie elsewhere now
+    assert find_pairs(tmp_path / "imgs", labels, burning=Burning("kind"))[0].stamps != before
+
+
+def checked(config: DataConfig) -> Any:
+    return check_dataset(config, Report(), seed=0, parts=DATA_PARTS)
+
+
+def test_a_changed_part_of_a_shapefile_is_noticed(tmp_path: Path) -> None:
+    write_labels(tmp_path / "l.shp", [box(0, 0, 9, 9)], kind=["a"])
+    write_scenes(tmp_path, 1)
+    mask = BurntMask(tmp_path / "l.shp", "l", tmp_path / "imgs" / "ax.tif", Burning())
+    assert [file.suffix for file in mask.files] == [".shp", ".shx", ".dbf", ".prj", ".cpg"]
+    before = mask.stamp
+    (tmp_path / "l.dbf").write_bytes((tmp_path / "l.dbf").read_bytes() + b"\0")
+    assert mask.stamp != before and mask.stamp[0] == before[0] + 1
+
+
+@given(
+    labels=st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1),
+    image=st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1),
+    field=st.none() | st.text(min_size=1).filter(str.isprintable),
+    names=st.lists(st.text(min_size=1).filter(str.isprintable), max_size=3),
+    overlap=st.booleans(),
+    ignore=st.none() | st.integers(-5, 300),
+)
+def test_a_path_says_all_of_a_mask(
+    labels: str, image: str, field: str | None, names: list[str], overlap: bool, ignore: int | None
+) -> None:
+    rule = Burning(field, overlap, ignore, tuple(names))
+    mask = BurntMask(Path("/d", f"{labels}.gpkg"), "l&#r", Path("/s", f"{image}.tif"), rule)
+    assert parse(mask.path) == mask and real_file(mask.path) == mask.labels
+    assert parse(Path(f"{mask.path}#0+512+32+32.window")) == mask
+    assert parse(mask.labels) is None
+
+
+def test_messages_name_the_labels_and_the_image() -> None:
+    mask = BurntMask(Path("l.gpkg"), "l", Path("/s/a b/ax.tif"), Burning("kind"))
+    assert hide_secrets(f"{mask.path}: wrong") == "l.gpkg#ax.tif: wrong"
+
+
+# -- what a check says ---------------------------------------------------------------------
+
+
+def test_images_without_polygons_and_shared_areas_are_noted(tmp_path: Path) -> None:
+    shapes = [box(0, 0, 20, 20), box(10, 10, 30, 30), box(12, 12, 14, 14), box(30, 10, 40, 20)]
+    write_labels(tmp_path / "l.gpkg", shapes, kind=["a", "b", "b", "a"])  # the last two touch
+    write_scenes(tmp_path)
+    config = DataConfig(
+        images=str(tmp_path / "imgs"), masks=str(tmp_path / "l.gpkg"), class_field="kind"
+    )
+    notes = collected(config)[0].notes
+    assert (
+        f"5 of 6 images have no polygon on them, e.g. {tmp_path}/imgs/bx.tif: background there"
+        in notes
+    )
+    assert any(
+        note.startswith(
+            "2 pairs of polygons of different classes share an area, e.g. features 1 (a) and 2 (b)"
+        )
+        for note in notes
+    )
+    report = Report()
+    check_dataset(config, report, seed=0, parts=DATA_PARTS)
+    assert not any(
+        "share an area" in note for note in report.notes
+    )  # training does not compare them
+
+
+def test_a_view_is_no_layer(maps: Path) -> None:
+    with sqlite3.connect(maps / "labels.gpkg") as file:
+        file.execute("ALTER TABLE labels RENAME TO base")
+        file.execute("CREATE VIEW labels AS SELECT * FROM base")
+    file.close()
+    with pytest.raises(
+        UserError, match=r"layer labels is a view, which may call functions; save it"
+    ):
+        prepared(maps / "imgs", maps / "labels.gpkg")
+
+
+# -- mistakes ------------------------------------------------------------------------------
+
+
+def several_layers(folder: Path) -> dict[str, Any]:
+    for layer in ("roofs", "roads"):
+        write_labels(
+            folder / "l.gpkg", [box(0, 0, 9, 9)], layer=layer, append=layer == "roads", kind=["a"]
+        )
+    return {}
+
+
+def without(part: str) -> Callable[[Path], dict[str, Any]]:
+    def remove(folder: Path) -> dict[str, Any]:
+        write_labels(folder / "l.shp", [box(0, 0, 9, 9)], kind=["a"])
+        (folder / f"l{part}").unlink()
+        return {}
+
+    return remove
+
+
+def wrote(
+    name: str, *shapes: Any, crs: str | None = "EPSG:32633", flags: Any = (), **fields: Any
+) -> Any:
+    def write(folder: Path) -> dict[str, Any]:
+        write_labels(folder / name, shapes, crs, **fields)
+        return dict(flags)
+
+    return write
+
+
+def content(name: str, text: str) -> Callable[[Path], dict[str, Any]]:
+    def write(folder: Path) -> dict[str, Any]:
+        (folder / name).write_text(text)
+        return {}
+
+    return write
+
+
+def pictures(folder: Path) -> dict[str, Any]:
+    write_labels(folder / "l.gpkg", [box(0, 0, 9, 9)], kind=["a"])
+    Image.fromarray(noise(48, 48)).save(folder / "imgs" / "ax.png")
+    (folder / "imgs" / "ax.tif").unlink()
+    return {}
+
+
+def without_crs(folder: Path) -> dict[str, Any]:
+    write_labels(folder / "l.gpkg", [box(0, 0, 9, 9)], kind=["a"])
+    write_scenes(folder, 1, crs=None)
+    return {}
+
+
+ONE = box(0, 0, 9, 9)
+POINT, LINE = shapely.centroid(ONE), shapely.boundary(ONE)
+MISTAKES: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
+    "another field": (wrote("l.gpkg", ONE, type=["a"], n=[1]), r"l.gpkg: has no field 'kind'; its fields: n, type"),
+    "no CRS": (wrote("l.gpkg", ONE, crs=None, kind=["a"]), r"l.gpkg: has no CRS, .* ogr2ogr -a_srs EPSG:NUMBER"),
+    "no .prj": (without(".prj"), r"l.shp: has no CRS, .*; copy its .prj, too, or give it one"),
+    "no .dbf": (without(".dbf"), r"l.shp: l.dbf is missing: a shapefile is several files"),
+    "no .shx": (without(".shx"), r"l.shp: l.shx is missing: a shapefile is several files"),
+    "no class": (
+        wrote("l.gpkg", ONE, ONE, ONE, kind=["a", "", None]),
+        r"2 features without a value of kind, first feature 2; .* --ignore-index 255",
+    ),
+    "ignored value is a class": (
+        wrote("l.gpkg", ONE, kind=["a"], flags={"ignore_index": 1}),
+        r"--ignore-index 1: the 1 classes of kind have the values 1 to 1; use --ignore-index 255",
+    ),
+    "points": (
+        wrote("l.geojson", POINT, kind=["a"]),
+        r"l.geojson: no layer of polygons, layers: l \(1 feature, Point\)",
+    ),
+    "mixed": (
+        wrote("l.geojson", ONE, POINT, LINE, kind=["a"] * 3),
+        r"2 of 3 features are no polygons \(1 LineString, 1 Point\), the first is feature 1;",
+    ),
+    "mixed, with an index": (
+        wrote("l.gpkg", ONE, POINT, kind=["a"] * 2),
+        r"1 of 2 features are no polygons \(1 Point\), the first is feature 2;",
+    ),
+    "no features": (
+        content("l.geojson", '{"type": "FeatureCollection", "features": []}'),
+        r"l.geojson: contains no polygons",
+    ),
+    "outside": (
+        wrote("l.gpkg", box(0, 0, 9, 9, k=9), kind=["a"]),
+        r"no polygon lies on an image: in the CRS of .*ax.tif \(EPSG:32633\), it covers x 500000 to 500024, y 4999976 "
+        r"to 5000000, the polygons x 500360 to 500364.5, y 4999995.5 to 5000000",
+    ),
+    "several layers": (several_layers, r"2 layers of polygons: roofs, roads; .* ogr2ogr roofs.gpkg .*l.gpkg roofs"),
+    "fractions": (wrote("l.gpkg", ONE, kind=[1.5]), r"kind of feature 1 is 1.5; a class is a text, or a whole number"),
+    "negative": (wrote("l.gpkg", ONE, kind=[-1]), r"kind of feature 1 is -1; .* from 0 to 65535"),
+    "dates": (
+        wrote("l.gpkg", ONE, kind=np.array(["2020-01-01"], "datetime64[D]")),
+        r"field kind is of type datetime64\[.*\]; classes are texts or whole numbers",
+    ),
+    "too many": (
+        wrote("l.gpkg", *[ONE] * 255, kind=[f"c{k}" for k in range(255)]),
+        r"--class-field kind: 255 classes \(c0, c1, c10 and 252 more\); at most 254",
+    ),
+    "a file that names others": (content("l.gpkg", "<OGRVRTDataSource/>"), r"l.gpkg: is not a .gpkg file by its content"),
+    "text that is no JSON": (content("l.geojson", "<kml/>"), r"l.geojson: is not a .geojson file by its content"),
+    "cut": (content("l.geojson", '{"type": "FeatureCollection", "fea'), r"l.geojson: corrupt or truncated"),
+    "pictures": (pictures, r"ax.png: has no map coordinates, so the polygons of .*l.gpkg have no place on it"),
+    "images without CRS": (without_crs, r"ax.tif: has no CRS, so the polygons of .*l.gpkg have no place on it"),
+    "overlap of one class": (
+        wrote("l.gpkg", ONE, flags={"overlap": True, "class_field": None}, kind=["a"]),
+        r"--overlap: the polygons of .*l.gpkg are of one class without --class-field",
+    ),
+    "names twice": (
+        wrote("l.gpkg", ONE, flags={"class_names": ("x", "y")}, kind=["a"]),
+        r"--class-names: the 2 classes are background and the texts of --class-field kind, a; leave",
+    ),
+    "another count": (
+        wrote("l.gpkg", ONE, flags={"classes": 3}, kind=["a"]),
+        r"--classes: the 2 classes are background and the texts of --class-field kind, a; leave",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_one_line(tmp_path: Path, mistake: str) -> None:
+    make, message = MISTAKES[mistake]
+    write_scenes(tmp_path, 2)
+    flags = make(tmp_path)
+    (labels,) = (
+        path for path in tmp_path.iterdir() if path.suffix in (".gpkg", ".geojson", ".shp")
+    )
+    with pytest.raises(UserError, match=message) as caught:
+        prepared(tmp_path / "imgs", labels, **flags)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_class_field_is_for_polygons_alone(tmp_path: Path) -> None:
+    write_scenes(tmp_path)
+    (tmp_path / "masks").mkdir()
+    for name in "abcdef":
+        Image.fromarray(np.eye(48, dtype=np.uint8)).save(tmp_path / "masks" / f"{name}x.png")
+    with pytest.raises(UserError, match="--class-field kind: is for masks that are polygons"):
+        prepared(tmp_path / "imgs", tmp_path / "masks")
+
+
+@pytest.mark.parametrize(
+    ("images", "masks"), [("imgs", "s3://b/l.gpkg"), ("s3://b/imgs", "l.gpkg")]
+)
+def test_addresses_are_refused(images: str, masks: str) -> None:
+    config = DataConfig(images=images, masks=masks)
+    with pytest.raises(
+        UserError, match=r"is an address; polygons .* must be on this machine: copy"
+    ):
+        checked(config)

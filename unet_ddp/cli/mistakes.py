@@ -1,0 +1,70 @@
+"""What tyro says of a wrong command line, in a user's words."""
+
+from __future__ import annotations
+
+import re
+
+from unet_ddp.errors import count_of, join_some
+
+_NO_VALUE = re.compile(r"Missing value for argument '(.+)'\. Expected (\d+|at least one) values?")
+_NO_CHOICE = re.compile(r"invalid choice '(.*)' for argument '(.+)'\. Expected one of \((.*)\)")
+_MISSING = re.compile(r"Missing from .*?: (.* \(required\))")
+_ARGUMENT = re.compile(r"(?:-\w [A-Z]+, )?(--[\w-]+(?: [A-Z]+)?|[A-Z]+) (.+)")
+_UNREAD = re.compile(r"Error parsing (.+?): (.+)")
+_EXPECTED = re.compile(r"no type matching (.+) could be instantiated from \[(.*?)\]\. Got errors")
+_NO_TUPLE = re.compile(r"Could not parse arguments \[(.*)\] into tuple type \S*\[(.*)\]")
+_NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) with base 10|could not convert string to (float)): '(.*)'")  # fmt: skip
+_QUOTED = re.compile(r"'(.*?)'(?:, |,?$)")
+_MANY = {"1": "a value", "at least one": "at least one value"}
+_KINDS = {"INT": "whole number", "FLOAT": "number"}
+
+
+def reword(said: str) -> str:
+    """Return one line of tyro in a user's words; a line that is not known as it is."""
+    if found := _NO_VALUE.fullmatch(said):
+        flag, many = found.groups()
+        return f"{flag}: give {_MANY.get(many) or count_of(int(many), 'value')}"
+    if found := _NO_CHOICE.fullmatch(said):
+        value, flag, choices = found.groups()
+        return f"{flag} {value}: expected {_join(re.findall(_QUOTED, choices))}"
+    if found := _MISSING.fullmatch(said):
+        parts = [part.strip() for part in found[1].split("(required)") if part.strip()]
+        found_parts = [_ARGUMENT.fullmatch(part) for part in parts]
+        names = [each[1] if each else part for each, part in zip(found_parts, parts, strict=True)]
+        first = found_parts[0]
+        meaning = f": {first[2].rstrip('.')}" if first and len(names) == 1 else ""
+        return f"give {join_some(names, len(names))}{meaning}"
+    if found := _UNREAD.fullmatch(said):
+        return _reword_unread(*found.groups()) or said
+    return said
+
+
+def _reword_unread(flag: str, reason: str) -> str:
+    """Return why the values of a flag are refused; nothing if the reason is not known."""
+    if found := _NO_NUMBER.fullmatch(reason):
+        kind = "FLOAT" if found[1] else "INT"
+        return f"{f'{flag} {found[2]}'.rstrip()}: expected a {_KINDS[kind]}"
+    if found := _EXPECTED.match(reason):
+        kinds, typed = found.groups()
+    elif found := _NO_TUPLE.match(reason):
+        typed, kinds = found[1], found[2].upper()
+    else:
+        return ""
+    wanted = [_describe(kind) for kind in kinds.split("|") if kind != "{None}"]
+    given = " ".join([flag, *re.findall(_QUOTED, typed)])
+    return f"{given}: expected {_join(wanted)}"
+
+
+def _describe(kind: str) -> str:
+    """Return a kind of values of which tyro writes {INT INT}, {[FLOAT [FLOAT ...]]} or {auto}."""
+    words = re.findall(r"[A-Z]+(?![\w])", kind)
+    if not words or words[0] not in _KINDS:
+        return kind.strip("{}")
+    name = _KINDS[words[0]]
+    if "..." in kind:
+        return f"{name}s"
+    return count_of(len(words), name) if len(words) > 1 else f"a {name}"
+
+
+def _join(words: list[str]) -> str:
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

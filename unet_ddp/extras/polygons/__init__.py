@@ -1,0 +1,1 @@
+"""Masks that are polygons on a map, by pyogrio and shapely."""

@@ -1,0 +1,101 @@
+"""The kind of data set whose masks are polygons on a map."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from unet_ddp.data.listing import files_by_name
+from unet_ddp.data.matching import Files, Report, match_folders, read_list
+from unet_ddp.data.pairs import Pair, PairKind, Pairs, Places, Stamp
+from unet_ddp.data.readers.read import can_read
+from unet_ddp.errors import UserError
+from unet_ddp.files import is_address
+
+SUFFIXES = (".gpkg", ".geojson", ".shp")
+"""Of files of polygons."""
+BURNT = ".polygons"
+"""Suffix of the path of a mask that is burnt when it is read."""
+
+
+class PolygonKind(PairKind):
+    """Images with one file of polygons, with a folder of such files, or with a list that names some."""
+
+    def claims(self, places: Places) -> bool:
+        """Return whether the masks' place is, contains or lists such a file."""
+        if places.listed is not None:
+            return _names_labels(places.listed)
+        masks = places.masks
+        if places.images is None or masks is None:
+            return False
+        if is_address(masks):
+            return is_labels(masks.suffix)
+        if is_labels(masks.suffix) and not masks.is_dir():
+            return True
+        for _, _, names in os.walk(masks):
+            suffixes = {os.path.splitext(name)[1].lower() for name in names}  # noqa: PTH122  # may be many
+            if any(map(is_labels, suffixes)):
+                return masks == places.images or not any(map(can_read, suffixes))
+            if any(map(can_read, suffixes)):
+                break
+        return False
+
+    def find(self, places: Places, report: Report) -> Pairs:
+        """Return the pairs, each mask burnt when it is read."""
+        from unet_ddp.extras.polygons.polygon_pairs import burn_pairs
+
+        if places.listed is not None:
+            return burn_pairs(read_list(places.listed, report), places.burning)
+
+        assert places.images is not None and places.masks is not None
+        refuse_addresses(places.images, places.masks)
+
+        def give_to_all(
+            masks: Path, images: Files, found: Files, stamps: dict[str, Stamp], suffix: str | None
+        ) -> Files:
+            if masks.is_dir():
+                return found
+            return {name + (suffix or ""): [str(masks)] for name in images}
+
+        pairs = match_folders(places, report, give_to_all, _list_labels)
+        return burn_pairs(pairs, places.burning)
+
+    def collect(self, pairs: Sequence[Pair]) -> Pairs | None:
+        """Return the set of pairs if any mask is burnt when it is read."""
+        if not any(pair.mask.name.endswith(BURNT) for pair in pairs):
+            return None
+        from unet_ddp.extras.polygons.polygon_pairs import PolygonPairs
+
+        return PolygonPairs(pairs)
+
+
+def refuse_addresses(images: Path, labels: Path) -> None:
+    """Raise a UserError if polygons, or images for them, are at an address."""
+    for place in filter(is_address, (labels, images)):
+        raise UserError(
+            f"{place}: is an address; polygons ({labels}) and their images ({images}) must be on this machine: copy "
+            "them, or use masks that are images"
+        )
+
+
+def is_labels(suffix: str) -> bool:
+    """Return whether a suffix is that of files of polygons."""
+    return suffix.lower() in SUFFIXES
+
+
+def _list_labels(masks: Path, stamps: dict[str, Stamp]) -> Files:
+    """Return the files of polygons below a folder by name; none for one file, which is for all images."""
+    find = partial(files_by_name, is_wanted=is_labels)
+    return find(masks, stamps) if masks.is_dir() else {}
+
+
+def _names_labels(listed: Path) -> bool:
+    """Return whether a list may name a file of polygons."""
+    with suppress(OSError):  # who reads the list says so
+        if not is_address(listed) and listed.is_file():
+            text = listed.read_bytes().lower()
+            return any(suffix.encode() in text for suffix in SUFFIXES)
+    return False
