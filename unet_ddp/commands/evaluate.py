@@ -36,7 +36,7 @@ from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline, result_files, terminal_table, write_results
 from unet_ddp.evaluation.uncertainty import Uncertainty, measure
-from unet_ddp.evaluation.validation_split import find_burning, rebuild, resizes_masks
+from unet_ddp.evaluation.validation_split import describe_masks, rebuild, resizes_masks
 from unet_ddp.files import (
     as_local_path,
     as_path,
@@ -174,9 +174,8 @@ def find_job(config: EvaluateConfig, *, writes: bool = True) -> Job:
         pairs, groups = data.split.validation, data.groups
     else:
         masks = None if config.masks is None else as_path(config.masks)
-        burning = find_burning(model.run, labels)
-        images, planes = as_path(config.images), labels.may_overlap
-        pairs = find_pairs(images, masks, planes=planes, burning=burning)
+        how = {"names": labels.names or (), "config": describe_masks(model.run, labels)}
+        pairs = find_pairs(as_path(config.images), masks, planes=labels.may_overlap, **how)
     labels.check_pairs(pairs, config.images or f"{source}: the data of its run")
     threshold = config.threshold or model.threshold
     return Job(model, source, pairs, groups, config.images, threshold, output)

@@ -10,8 +10,7 @@ from unet_ddp.checkpoints.file import Content
 from unet_ddp.checks.check import prepare_data
 from unet_ddp.checks.data_parts import SCORING
 from unet_ddp.cli import with_saved
-from unet_ddp.config import TrainConfig
-from unet_ddp.data.burning import Burning, burn_for
+from unet_ddp.config import DataConfig, TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
@@ -50,16 +49,15 @@ def rebuild(content: Content, source: Path, labels: Labels) -> PreparedData:
     return data
 
 
-def find_burning(content: Content, labels: Labels) -> Burning:
-    """Return how polygons become masks of the classes of a checkpoint."""
+def describe_masks(content: Content, labels: Labels) -> DataConfig:
+    """Return the settings by which masks of any kind become classes of a checkpoint."""
     config = content.get("config")  # another program's may be anything
-    known = config if isinstance(config, dict) else {}
-    field, ignore = known.get("class_field"), known.get("ignore_index")
-    return burn_for(
-        labels,
-        field if isinstance(field, str) else None,
-        ignore if isinstance(ignore, int) else None,
+    field = config.get("class_field") if isinstance(config, dict) else None
+    ignore = labels.ignore if labels.void is None else labels.void
+    return DataConfig(
+        class_field=field if isinstance(field, str) else None,
         overlap=labels.may_overlap,
+        ignore_index=ignore,
     )
 
 

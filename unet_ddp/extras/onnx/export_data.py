@@ -11,7 +11,7 @@ from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.readers.base import Pixels
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, count_of
-from unet_ddp.evaluation.validation_split import find_burning, rebuild, resizes_masks
+from unet_ddp.evaluation.validation_split import describe_masks, rebuild, resizes_masks
 from unet_ddp.extras.onnx.quantisation import CALIBRATION
 from unet_ddp.files import as_path
 from unet_ddp.prediction.backends import LoadedModel
@@ -43,8 +43,9 @@ def find_scored(
     """
     if images is not None and masks is not None:
         labels = model.labels
-        how = find_burning(saved.run, labels)
-        pairs = find_pairs(as_path(images), as_path(masks), planes=labels.may_overlap, burning=how)
+        how = {"names": labels.names or (), "config": describe_masks(saved.run, labels)}
+        planes = labels.may_overlap
+        pairs = find_pairs(as_path(images), as_path(masks), planes=planes, **how)
         place = f"in {images}"
     else:
         pairs = rebuild(saved.run, source, model.labels).split.validation
