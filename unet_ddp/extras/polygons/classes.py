@@ -117,8 +117,8 @@ def _read_classes(
     """
     field, kind = burning.class_field, layer.fields[str(burning.class_field)]
     found: list[Class]
-    if kind == "text":
-        found = [str(value or "").strip() or None for value in values.tolist()]
+    if all(value is None or isinstance(value, str) for value in values):
+        found = [(value or "").strip() or None for value in values]
     elif np.dtype(kind).kind in "biuf":
         numbers = np.float64(values)
         is_class = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers <= _MOST)

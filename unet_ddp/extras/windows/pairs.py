@@ -42,7 +42,7 @@ class WindowPairs(Pairs):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Those of the scenes' masks."""
+        """Names of the classes in the masks of the scenes."""
         masks = dict.fromkeys(split_window(pair.mask)[0] for pair in self)
         return collect(Pair("", mask, mask) for mask in masks).class_names
 
