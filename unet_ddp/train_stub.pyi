@@ -18,6 +18,8 @@ def train(
     scale: float = 1.0,
     ground_resolution: float | None = None,
     crop_size: Sequence[int] | None = None,
+    window: int | None = None,
+    blocks: int | None = None,
     validation: float = 10.0,
     group_pattern: str | None = None,
     fold: str | None = None,
@@ -31,6 +33,7 @@ def train(
     invert: bool = False,
     instances: bool = False,
     overlap: bool = False,
+    class_field: str | None = None,
     all_masks: bool = False,
     ignore_index: int | None = None,
     resize_masks: bool = False,
@@ -104,7 +107,8 @@ def train(
             which has the masks too, or MODULE:NAME (docs/how-to/from-arrays.md) (default:
             data/imgs, or the built-in demo set if that is empty).
         masks: Folder, or address, of masks named like their images, e.g. image.png or
-            image_mask.gif for image.jpg (default: data/masks).
+            image_mask.gif for image.jpg, or a file of polygons on the map (docs/maps.md) (default:
+            data/masks).
         list: CSV file of pairs instead of two folders, with paths or addresses (http:// too):
             columns image,mask and optionally group,split,source; a split is training, validation or
             test.
@@ -118,6 +122,10 @@ def train(
             then, to pixels of this size on the ground, before scaling.
         crop_size: Train on random crops of this size, after scaling (default: whole images if all
             have one size, else crops of the median size).
+        window: Read images by windows of N x N pixels, before scaling: for scenes that are too
+            large to read whole; a multiple of 32 (docs/how-to/scenes.md).
+        blocks: With --window: hold out blocks of N x N windows for validation, apart from the
+            others, instead of whole scenes.
         validation: Percentage of the images held out for validation, 0 <= PERCENT < 100; groups are
             kept whole. (default: 10)
         group_pattern: Images whose names match with the same text in the first bracket are one
@@ -144,6 +152,8 @@ def train(
         overlap: Classes may overlap: masks are a folder for each class, a page of a TIFF for each,
             or bit fields; each class is learnt and predicted by itself
             (docs/how-to/overlapping-classes.md).
+        class_field: Masks are polygons (--masks labels.gpkg, .geojson or .shp): their attribute
+            with the class, a text or a whole number (default: all are of one class; docs/maps.md).
         all_masks: With --overlap: an image that lacks a mask in a class's folder is an error;
             without the flag, it has no pixel of the class.
         ignore_index: Mask value, or colour as #rrggbb, of pixels excluded from the loss and the

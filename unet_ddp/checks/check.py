@@ -200,9 +200,9 @@ def _find_sides(
         return training, validation
     images = as_path(config.val_images)
     masks = as_path(config.val_masks)
-    how = {"suffix": config.mask_suffix, "planes": _find_planes(config), "config": config}
-    find_validation = partial(find_pairs, images, masks, report, **how)
-    pairs = report.attempt(partial(find_validation, names=training.class_names)) or ()
+    find = partial(find_pairs, images, masks, report, suffix=config.mask_suffix, config=config)
+    find = partial(find, planes=_find_planes(config), names=training.class_names)
+    pairs = report.attempt(find) or ()
     return training, collect(replace(pair, name=f"validation/{pair.name}") for pair in pairs)
 
 

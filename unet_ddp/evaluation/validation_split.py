@@ -13,7 +13,10 @@ from unet_ddp.cli import with_saved
 from unet_ddp.config import DataConfig, TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.matching import find_pairs
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.errors import UserError
+from unet_ddp.files import as_path
 
 _ADVICE = "use --images and --masks"
 
@@ -49,16 +52,16 @@ def rebuild(content: Content, source: Path, labels: Labels) -> PreparedData:
     return data
 
 
-def describe_masks(content: Content, labels: Labels) -> DataConfig:
-    """Return the settings by which masks of any kind become classes of a checkpoint."""
+def find_given(images: str, masks: str | None, content: Content, labels: Labels) -> Pairs:
+    """Return the pairs of two folders, or of a pack, whose masks become classes as in the run of a checkpoint."""
     config = content.get("config")  # another program's may be anything
     field = config.get("class_field") if isinstance(config, dict) else None
+    field = field if isinstance(field, str) else None
     ignore = labels.ignore if labels.void is None else labels.void
-    return DataConfig(
-        class_field=field if isinstance(field, str) else None,
-        overlap=labels.may_overlap,
-        ignore_index=ignore,
-    )
+    planes = labels.may_overlap
+    how = DataConfig(class_field=field, overlap=planes, ignore_index=ignore)
+    places = as_path(images), None if masks is None else as_path(masks)
+    return find_pairs(*places, planes=planes, names=labels.names or (), config=how)
 
 
 def resizes_masks(content: Content) -> bool:

@@ -120,7 +120,7 @@ def _read_classes(
     if all(value is None or isinstance(value, str) for value in values):
         found = [(value or "").strip() or None for value in values]
     elif np.dtype(kind).kind in "biuf":
-        numbers = np.float64(values)
+        numbers = values.astype(np.float64)
         is_class = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers <= _MOST)
         wrong = np.flatnonzero(~is_class & ~np.isnan(numbers))
         if len(wrong):

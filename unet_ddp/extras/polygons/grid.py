@@ -144,7 +144,7 @@ def _project(points: Points, one: str, other: str) -> Points:
 
     found = np.full(points.shape, np.nan)
     with suppress(Exception):  # GDAL's and PROJ's are of many kinds
-        found = np.array(transform(one, other, *points.T)).T.reshape(-1, 2)
+        found[:] = np.array(transform(one, other, *points.T)).T
     return found
 
 
