@@ -50,7 +50,10 @@ COMMANDS: dict[str, Any] = {
 }  # fmt: skip
 _FLAGS = """# Flags
 
-All commands with all of their flags, as `--help-all` prints them.
+All commands with all of their flags, as these lines print them:
+
+    unet-ddp train --help-all
+    unet-ddp COMMAND --help-all
 
 `python train.py` and `python predict.py` are short for `python -m unet_ddp train` and `predict`. After the
 installation, `unet-ddp COMMAND` is the same as `python -m unet_ddp COMMAND`.
@@ -94,12 +97,16 @@ def _format_command(name: str) -> Iterator[str]:
     for heading, names in divide(kind, own).items():
         if heading:
             yield f"### {heading}\n"
-        yield "| flag | value | default | meaning |\n|---|---|---|---|"
+        yield "| flag | meaning |\n|---|---|"
         yield from (_format_flag(kind, each, settings[each]) for each in names)
         yield ""
     if shared:
-        names = " ".join(as_flag(each) for each in settings if each in shared)
-        yield "It also takes these flags of [train](#train):\n"
+        taken, others = shared & settings.keys(), shared - settings.keys()
+        text = "It also takes these flags of [train](#train):\n"
+        if len(others) < len(taken):
+            text, taken = "It also takes all flags of [train](#train) but these:\n", others
+        yield text
+        names = " ".join(as_flag(each) for each in settings_of(TrainConfig) if each in taken)
         yield textwrap.fill(names, _WIDEST, **_INDENT) + "\n"
 
 
@@ -116,7 +123,7 @@ def _describe_command(kind: Any, name: str) -> Iterator[str]:
 
 
 def _format_flag(kind: Any, name: str, setting: Setting) -> str:
-    """Return the row of a flag: its names, its values, its default and its meaning."""
+    """Return the row of a flag: its names and value, then its meaning, limits and default."""
     flags, value = [], ""
     for word in name_flag(name, setting).split(", "):
         flag, _, value = word.partition(" ") if word.startswith("-") else ("", "", word)
@@ -125,24 +132,31 @@ def _format_flag(kind: Any, name: str, setting: Setting) -> str:
     text, default = text.removesuffix(" (required)").rstrip("."), default.removesuffix(")")
     if setting.default is MISSING:
         default = "required"
-    if isinstance(setting.default, bool):
-        default = "on" if setting.default else "off"
+    if setting.default is True:
+        default = "on"
     for rule, words in ((Excludes, "Not with"), (Needs, "Only with")):
         pairs = [pair for pair in pairs_of(kind, rule) if name in pair]
         others = [as_flag(other) for pair in pairs for other in pair if other != name]
         others = [f"`{other}`" for other in others if other not in text]
         text += f". {words} {', '.join(others)}" * bool(others)
-    cells = (", ".join(flags), _format_values(value, setting), default, f"{text}.")
+    value, limits = _format_values(value, setting)
+    facts = [limits] * bool(limits)
+    if default:
+        facts.append(default if setting.default is MISSING else f"default: {default}")
+    if facts:
+        line = "; ".join(facts)
+        text += f". {line[0].upper()}{line[1:]}"
+    cells = (f"{', '.join(flags)} {value}".strip(), f"{text}.")
     return f"| {' | '.join(map(mark_code, cells))} |".replace("  ", " ")
 
 
-def _format_values(metavar: str, setting: Setting) -> str:
-    """Return what may follow a flag: a name for it, or all choices, and its limit."""
+def _format_values(metavar: str, setting: Setting) -> tuple[str, str]:
+    """Return what may follow a flag, a name for it or all choices, and its limits."""
     if metavar.islower():
         choices = [f"`{choice}`" for choice in metavar.split("|")]
-        return ", ".join(choices)
-    limits = "".join(f", {limit}" for limit in setting.limits)
-    return f"`{metavar.replace('|', '` or `')}`{limits}" if metavar else ""
+        return ", ".join(choices), ""
+    limits = ", ".join(str(limit) for limit in setting.limits)
+    return (f"`{metavar.replace('|', '` or `')}`", limits) if metavar else ("", "")
 
 
 def mark_code(text: str) -> str:
@@ -150,8 +164,13 @@ def mark_code(text: str) -> str:
     parts = re.split(r"(`[^`]*`)", text)
     for k in range(0, len(parts), 2):
         parts[k] = re.sub(_CODE, lambda found: f"`{found[0]}`", parts[k])
-        parts[k] = re.sub(r"`docs/(\w+\.md)`", r"[\1](../\1)", parts[k])
+        parts[k] = re.sub(r"`docs/(?:([\w-]+)/)?([\w-]+\.md)`", _link, parts[k])
     return "".join(parts)
+
+
+def _link(found: re.Match[str]) -> str:
+    """Return the link to a document from a page of reference/."""
+    return f"[{found[2]}](../{found[1] + '/' if found[1] else ''}{found[2]})"
 
 
 # -- all pages ----------------------------------------------------------------------------------

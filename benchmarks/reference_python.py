@@ -31,8 +31,12 @@ MEMBERS = {  # of the names in unet_ddp: what its users call or read
 }  # fmt: skip
 _PYTHON = """# Python
 
+An editor and a notebook show this page's texts, and so does
+
+    python -c "import unet_ddp; help(unet_ddp.train)"
+
 All names in `unet_ddp`. Everything else in the package is internal, and may change in any version.
-[Training from Python](../python.md) shows how to use them. [Parts of your own](../own_parts.md) has the
+[From Python](../how-to/from-arrays.md) shows how to use them. [Parts of your own](../own_parts.md) has the
 interfaces of losses, networks, readers and outputs of your own. [Flags](flags.md#train) has the settings of `train`.
 
 In shapes, N is a number of images, C of classes, and H and W are height and width in pixels. The examples
