@@ -97,7 +97,6 @@ def _format_command(name: str) -> Iterator[str]:
     for heading, names in divide(kind, own).items():
         if heading:
             yield f"### {heading}\n"
-        yield "| flag | meaning |\n|---|---|"
         yield from (_format_flag(kind, each, settings[each]) for each in names)
         yield ""
     if shared:
@@ -123,13 +122,15 @@ def _describe_command(kind: Any, name: str) -> Iterator[str]:
 
 
 def _format_flag(kind: Any, name: str, setting: Setting) -> str:
-    """Return the row of a flag: its names and value, then its meaning, limits and default."""
+    """Return the item of a flag: its names and value, then its meaning, default and limits."""
     flags, value = [], ""
     for word in name_flag(name, setting).split(", "):
         flag, _, value = word.partition(" ") if word.startswith("-") else ("", "", word)
         flags += [f"`{flag}`"] * bool(flag)
     text, _, default = describe(kind, setting).removesuffix(".").partition(" (default: ")
     text, default = text.removesuffix(" (required)").rstrip("."), default.removesuffix(")")
+    if "|" in value and value.islower():
+        text = re.sub(rf"(^|[.;] )({value})(?=: )", r"\1`\2`", text)
     if setting.default is MISSING:
         default = "required"
     if setting.default is True:
@@ -140,14 +141,14 @@ def _format_flag(kind: Any, name: str, setting: Setting) -> str:
         others = [f"`{other}`" for other in others if other not in text]
         text += f". {words} {', '.join(others)}" * bool(others)
     value, limits = _format_values(value, setting)
-    facts = [limits] * bool(limits)
+    limits = "" if "<" in text else limits  # some texts have their limits
     if default:
-        facts.append(default if setting.default is MISSING else f"default: {default}")
-    if facts:
-        line = "; ".join(facts)
-        text += f". {line[0].upper()}{line[1:]}"
-    cells = (f"{', '.join(flags)} {value}".strip(), f"{text}.")
-    return f"| {' | '.join(map(mark_code, cells))} |".replace("  ", " ")
+        text += f". {'Required' if default == 'required' else f'Default: {default}'}"
+        text += f"; {limits}" * bool(limits)
+    elif limits:
+        text += f". Limit: {limits}"
+    names = f"{', '.join(flags)} {value}".strip()
+    return mark_code(f"- {names}: {text}.").replace("  ", " ")
 
 
 def _format_values(metavar: str, setting: Setting) -> tuple[str, str]:
