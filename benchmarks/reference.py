@@ -141,14 +141,21 @@ def _format_flag(kind: Any, name: str, setting: Setting) -> str:
         others = [f"`{other}`" for other in others if other not in text]
         text += f". {words} {', '.join(others)}" * bool(others)
     value, limits = _format_values(value, setting)
-    limits = "" if "<" in text else limits  # some texts have their limits
-    if default:
-        text += f". {'Required' if default == 'required' else f'Default: {default}'}"
-        text += f"; {limits}" * bool(limits)
-    elif limits:
-        text += f". Limit: {limits}"
-    names = f"{', '.join(flags)} {value}".strip()
+    if "<" in text:  # it has its limits
+        limits = ""
+    text += _format_facts(default, limits)
+    names = f"**{value}**"
+    if flags:
+        names = f"**{', '.join(flags)}** {value}".strip()
     return mark_code(f"- {names}: {text}.").replace("  ", " ")
+
+
+def _format_facts(default: str, limits: str) -> str:
+    """Return what stands behind a flag's meaning: its default, or that it is required, and its limits."""
+    if not default:
+        return f". Limit: {limits}" if limits else ""
+    text = ". Required" if default == "required" else f". Default: {default}"
+    return f"{text}; {limits}" if limits else text
 
 
 def _format_values(metavar: str, setting: Setting) -> tuple[str, str]:

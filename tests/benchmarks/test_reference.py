@@ -50,18 +50,21 @@ def test_each_flag_of_each_command_is_on_the_page(pages: dict[str, str]) -> None
             as_flag(each) for each in used if settings_of(kind)[each].flag.startswith("--")
         }
         items = re.findall(r"^- (.*)", sections[name], re.M)
-        assert all(re.match(r"`[^`]+`.*: \S.*\.$", item) for item in items)
+        assert all(re.match(r"\*\*`[^*]+`\*\*.*: \S.*\.$", item) for item in items)
 
 
 def test_an_item_has_values_default_and_what_excludes_the_flag(pages: dict[str, str]) -> None:
     items = re.findall(r"^- (.*)", pages["reference/flags.md"], re.M)
     for start, end in (
-        ("`-s`, `--scale` `FACTOR`: Resize images to", ", in training and prediction. Default: 1."),
-        ("`-e`, `--epochs` `N`: Passes over", "Default: 10; 1 or more."),
-        ("`--device` `auto`, `cpu`, `cuda`: `auto`: a GPU", "Default: auto."),
-        ("`--resume` `[FILE]`: ", " Not with `--load`."),
-        ("`-o`, `--output` `DIR`: ", " Required."),
-        ("`--sizes` `N ...`: ", "; 1 or more."),
+        (
+            "**`-s`, `--scale`** `FACTOR`: Resize images to",
+            ", in training and prediction. Default: 1.",
+        ),
+        ("**`-e`, `--epochs`** `N`: Passes over", "Default: 10; 1 or more."),
+        ("**`--device`** `auto`, `cpu`, `cuda`: `auto`: a GPU", "Default: auto."),
+        ("**`--resume`** `[FILE]`: ", " Not with `--load`."),
+        ("**`-o`, `--output`** `DIR`: ", " Required."),
+        ("**`--sizes`** `N ...`: ", "; 1 or more."),
     ):
         assert any(item.startswith(start) and item.endswith(end) for item in items), start
     assert ("resume", "load") in pairs_of(reference.COMMANDS["train"], Excludes)
