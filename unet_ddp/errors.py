@@ -35,7 +35,9 @@ _QUERY = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}:/[^\s'\"<>]*[?#][^\s'\"<>]*", re.
 _KEY = re.compile(
     r"(?i)([?&;#][\w.%~+-]*(?:sig|token|secret|passw|credential|key|auth|code)[\w.%~+-]*=)[^&;#]+"
 )
-_BURNT = re.compile(r"#layer=[^\s#]*&image=(?:[^\s#]*%2F)?([^\s#]*)\.polygons")  # `BurntMask.path`
+_BURNT = re.compile(
+    r"#layer=[^\s#]*&image=(?:[^\s#]*%2F)?([^\s#]*)\.polygons"
+)  # a path, shown shorter
 Checked = TypeVar("Checked")
 
 
@@ -98,10 +100,7 @@ def _list_packages(root: Path, extra: str) -> list[str]:
 
 
 def hide_secrets(message: object) -> str:
-    """Return a text without the names and passwords of its addresses; keys in their queries become ***.
-
-    The path of a mask that is burnt becomes that of its polygons and the name of its image.
-    """
+    """Return a text without the names and passwords of its addresses; keys in their queries become ***."""
     text = _BURNT.sub(r"#\1", str(message))
     if len(text) > 4 * _LONGEST:  # the patterns' time grows with its square
         text = f"{text[: 2 * _LONGEST]} … {text[-2 * _LONGEST :]}"
@@ -142,11 +141,7 @@ def count_of(number: int, noun: str) -> str:
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table with its columns below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = map(str.ljust, row, widths)
-        lines.append("  ".join(cells).rstrip())
-    return lines
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 # -- values of files -----------------------------------------------------------------------

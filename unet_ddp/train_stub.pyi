@@ -33,6 +33,7 @@ def train(
     invert: bool = False,
     instances: bool = False,
     overlap: bool = False,
+    class_field: str | None = None,
     all_masks: bool = False,
     ignore_index: int | None = None,
     resize_masks: bool = False,
@@ -106,7 +107,8 @@ def train(
             which has the masks too, or MODULE:NAME (docs/how-to/from-arrays.md) (default:
             data/imgs, or the built-in demo set if that is empty).
         masks: Folder, or address, of masks named like their images, e.g. image.png or
-            image_mask.gif for image.jpg (default: data/masks).
+            image_mask.gif for image.jpg, or a file of polygons on the map (docs/maps.md) (default:
+            data/masks).
         list: CSV file of pairs instead of two folders, with paths or addresses (http:// too):
             columns image,mask and optionally group,split,source; a split is training, validation or
             test.
@@ -150,6 +152,8 @@ def train(
         overlap: Classes may overlap: masks are a folder for each class, a page of a TIFF for each,
             or bit fields; each class is learnt and predicted by itself
             (docs/how-to/overlapping-classes.md).
+        class_field: Masks are polygons (--masks labels.gpkg, .geojson or .shp): their attribute
+            with the class, a text or a whole number (default: all are of one class; docs/maps.md).
         all_masks: With --overlap: an image that lacks a mask in a class's folder is an error;
             without the flag, it has no pixel of the class.
         ignore_index: Mask value, or colour as #rrggbb, of pixels excluded from the loss and the

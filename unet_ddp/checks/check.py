@@ -5,7 +5,7 @@ A run stops at the first kind of problem; the doctor collects all.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,6 @@ from unet_ddp.checks.summary import (
 )
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
-from unet_ddp.data.burning import Burning, burn_for
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.groups import group_names
 from unet_ddp.data.label_rules import MaskValues, choose_labels, warn_soft_edges
@@ -192,23 +191,22 @@ def _find_sides(
     config: DataConfig, report: Report, parts: DataParts, labels: Labels | None
 ) -> tuple[Pairs, Pairs | None]:
     """Return the pairs, and the validation folder's pairs if there is one; `labels` if they are known already."""
-    burning = burn_for(labels, config.class_field, config.ignore_index, overlap=config.overlap)
-    found = report.attempt(lambda: _find_pairs(config, report, parts, burning).divide(config))
+    names = labels.names if labels else None
+    found = report.attempt(lambda: _find_pairs(config, report, parts, names or ()).divide(config))
     training, validation = found or (Pairs(), None)
     if config.val_images is None or config.val_masks is None:
         return training, validation
     images = as_path(config.val_images)
     masks = as_path(config.val_masks)
-    planes = _find_planes(config)
-    burning = replace(burning, names=training.class_names)
-    find_validation = partial(
-        find_pairs, images, masks, report, suffix=config.mask_suffix, config=config
-    )
-    pairs = report.attempt(partial(find_validation, planes=planes, burning=burning)) or ()
+    find = partial(find_pairs, images, masks, report, suffix=config.mask_suffix, config=config)
+    find = partial(find, planes=_find_planes(config), names=training.class_names)
+    pairs = report.attempt(find) or ()
     return training, collect(replace(pair, name=f"validation/{pair.name}") for pair in pairs)
 
 
-def _find_pairs(config: DataConfig, report: Report, parts: DataParts, burning: Burning) -> Pairs:
+def _find_pairs(
+    config: DataConfig, report: Report, parts: DataParts, names: Sequence[str]
+) -> Pairs:
     """Return all pairs; the demo set's if no places are given and the usual ones are empty."""
     given = (config.images, config.masks, config.pairs_file)
     images, masks, listed = (None if text is None else as_path(text) for text in given)
@@ -224,7 +222,7 @@ def _find_pairs(config: DataConfig, report: Report, parts: DataParts, burning: B
             masks = demo / "masks"
     suffix, planes = config.mask_suffix, _find_planes(config)
     find = partial(find_pairs, images, masks, report, listed=listed, suffix=suffix)
-    return find(planes=planes, burning=burning, config=config)
+    return find(planes=planes, names=names, config=config)
 
 
 def used_folders(config: DataConfig, pairs: Pairs) -> dict[str, str]:

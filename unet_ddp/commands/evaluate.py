@@ -23,7 +23,6 @@ from unet_ddp.checkpoints.weights import find_model, read_model
 from unet_ddp.cli import parse
 from unet_ddp.data.groups import group_names
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.read import read_mask, use_own_readers
 from unet_ddp.distributed.device import predicts_in_bfloat16
@@ -36,10 +35,9 @@ from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline, result_files, terminal_table, write_results
 from unet_ddp.evaluation.uncertainty import Uncertainty, measure
-from unet_ddp.evaluation.validation_split import find_burning, rebuild, resizes_masks
+from unet_ddp.evaluation.validation_split import find_given, rebuild, resizes_masks
 from unet_ddp.files import (
     as_local_path,
-    as_path,
     check_no_input,
     check_writable,
     is_address,
@@ -173,10 +171,7 @@ def find_job(config: EvaluateConfig, *, writes: bool = True) -> Job:
         data = rebuild(model.run, source, labels)
         pairs, groups = data.split.validation, data.groups
     else:
-        masks = None if config.masks is None else as_path(config.masks)
-        burning = find_burning(model.run, labels)
-        images, planes = as_path(config.images), labels.may_overlap
-        pairs = find_pairs(images, masks, planes=planes, burning=burning)
+        pairs = find_given(config.images, config.masks, model.run, labels)
     labels.check_pairs(pairs, config.images or f"{source}: the data of its run")
     threshold = config.threshold or model.threshold
     return Job(model, source, pairs, groups, config.images, threshold, output)

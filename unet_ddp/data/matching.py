@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from unet_ddp.data.burning import ONE_CLASS, Burning
 from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.masks import Size
@@ -90,14 +89,14 @@ def find_pairs(
     listed: Path | None = None,
     suffix: str | None = None,
     planes: bool = False,
-    burning: Burning = ONE_CLASS,
+    names: Sequence[str] = (),
     config: DataConfig | None = None,
 ) -> Pairs:
     """Return the pairs of two folders, a pack (`images` alone) or a list, sorted by name; see `Places`.
 
     The first kind of data set that claims the places finds the pairs; other images are problems.
     """
-    places = Places(images, masks, listed, suffix, planes, burning, config)
+    places = Places(images, masks, listed, suffix, planes, names, config)
     kind = next((kind for kind in list_kinds() if kind.claims(places)), None)
     assert kind is not None, places  # the settings say where the images are
     return kind.find(places, report or Report())

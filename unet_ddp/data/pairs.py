@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.burning import ONE_CLASS, Burning
 from unet_ddp.data.masks import Flags
 from unet_ddp.data.readers.base import Header
 from unet_ddp.plugins import find
@@ -192,7 +191,7 @@ class Places:
     listed: Path | None = None
     suffix: str | None = None  # that masks' names add to their images'; None: to be detected
     planes: bool = False  # masks may be in a folder for each class
-    burning: Burning = ONE_CLASS  # of polygons
+    names: Sequence[str] = ()  # of the classes, if they are known already
     config: DataConfig | None = None  # of a data set that is trained on
 
 

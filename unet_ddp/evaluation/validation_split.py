@@ -10,11 +10,13 @@ from unet_ddp.checkpoints.file import Content
 from unet_ddp.checks.check import prepare_data
 from unet_ddp.checks.data_parts import SCORING
 from unet_ddp.cli import with_saved
-from unet_ddp.config import TrainConfig
-from unet_ddp.data.burning import Burning, burn_for
+from unet_ddp.config import DataConfig, TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.matching import find_pairs
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.errors import UserError
+from unet_ddp.files import as_path
 
 _ADVICE = "use --images and --masks"
 
@@ -50,17 +52,16 @@ def rebuild(content: Content, source: Path, labels: Labels) -> PreparedData:
     return data
 
 
-def find_burning(content: Content, labels: Labels) -> Burning:
-    """Return how polygons become masks of the classes of a checkpoint."""
+def find_given(images: str, masks: str | None, content: Content, labels: Labels) -> Pairs:
+    """Return the pairs of two folders, or of a pack, whose masks become classes as in the run of a checkpoint."""
     config = content.get("config")  # another program's may be anything
-    known = config if isinstance(config, dict) else {}
-    field, ignore = known.get("class_field"), known.get("ignore_index")
-    return burn_for(
-        labels,
-        field if isinstance(field, str) else None,
-        ignore if isinstance(ignore, int) else None,
-        overlap=labels.may_overlap,
-    )
+    field = config.get("class_field") if isinstance(config, dict) else None
+    field = field if isinstance(field, str) else None
+    ignore = labels.ignore if labels.void is None else labels.void
+    planes = labels.may_overlap
+    how = DataConfig(class_field=field, overlap=planes, ignore_index=ignore)
+    places = as_path(images), None if masks is None else as_path(masks)
+    return find_pairs(*places, planes=planes, names=labels.names or (), config=how)
 
 
 def resizes_masks(content: Content) -> bool:

@@ -21,18 +21,18 @@ from tests.extras.polygons.labelled_maps import (
 )
 from tests.maps import UTM, at, write_map
 from tests.prediction.models import noise
-from unet_ddp.data.burning import ONE_CLASS, Burning
+from unet_ddp.config import DataConfig
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pairs
-from unet_ddp.data.readers.base import ByWindows
+from unet_ddp.data.readers.bands import ByWindows
 from unet_ddp.data.readers.read import Source, read_mask
 
-BY_KIND = Burning("kind")
 SUFFIXES = (".gpkg", ".geojson", ".shp")
 
 
-def burnt(folder: Path, labels: Path, burning: Burning = BY_KIND) -> Pairs:
-    return find_pairs(folder / "imgs", labels, burning=burning)
+def burnt(folder: Path, labels: Path, *names: str, **flags: Any) -> Pairs:
+    config = DataConfig(**{"class_field": "kind", **flags})
+    return find_pairs(folder / "imgs", labels, names=names, config=config)
 
 
 def by_rasterio(shapes: Any, values: Any, transform: Any, side: int = SIDE) -> np.ndarray:
@@ -138,7 +138,7 @@ def test_polygons_that_leave_the_images_crs_are_cut_to_its_surroundings(tmp_path
 def test_without_a_field_all_polygons_are_one_class(tmp_path: Path) -> None:
     shapes, kinds = shapes_on(1)
     labels = write_labels(tmp_path / "l.gpkg", shapes, kind=kinds)
-    pairs = burnt(write_scenes(tmp_path, 1), labels, ONE_CLASS)
+    pairs = burnt(write_scenes(tmp_path, 1), labels, class_field=None)
     expected = by_rasterio(shapes, [1] * len(shapes), at(0.5, corner(0)))
     assert np.array_equal(read_mask(pairs[0].mask), expected) and pairs.class_names == ()
 
@@ -148,7 +148,7 @@ def test_numbers_are_the_values_of_the_mask(tmp_path: Path, field: str) -> None:
     shapes = [box(0, 0, 10, 10), box(20, 20, 30, 30)]
     values = {"whole": [300, 7], "real": [300.0, 7.0], "truth": [True, False]}[field]
     labels = write_labels(tmp_path / "l.gpkg", shapes, v=values)
-    pairs = burnt(write_scenes(tmp_path, 1), labels, Burning("v"))
+    pairs = burnt(write_scenes(tmp_path, 1), labels, class_field="v")
     mask = read_mask(pairs[0].mask)
     assert (mask[5, 5], mask[25, 25], mask[40, 40]) == (*map(int, values), 0)
     assert pairs.class_names == ()
@@ -157,7 +157,7 @@ def test_numbers_are_the_values_of_the_mask(tmp_path: Path, field: str) -> None:
 def test_with_overlap_a_pixel_has_a_bit_for_each_class(tmp_path: Path) -> None:
     shapes = [box(0, 0, 20, 20), box(10, 10, 30, 30), box(15, 0, 25, 48), box(40, 40, 48, 48)]
     labels = write_labels(tmp_path / "l.gpkg", shapes, kind=["b", "a", "b", None])
-    pairs = burnt(write_scenes(tmp_path, 1), labels, Burning("kind", overlap=True, ignore=255))
+    pairs = burnt(write_scenes(tmp_path, 1), labels, overlap=True, ignore_index=255)
     with Source(pairs[0].mask, planes=True) as source:
         mask = source.mask()
     assert pairs.class_names == ("a", "b") and source.header.channels == 1
@@ -169,16 +169,16 @@ def test_polygons_without_a_class_are_ignored_if_a_value_is_named(tmp_path: Path
     labels = write_labels(
         tmp_path / "l.gpkg", [box(0, 0, 9, 9), box(9, 9, 20, 20)], kind=["a", " "]
     )
-    mask = read_mask(burnt(write_scenes(tmp_path, 1), labels, Burning("kind", ignore=255))[0].mask)
+    mask = read_mask(burnt(write_scenes(tmp_path, 1), labels, ignore_index=255)[0].mask)
     assert (mask[4, 4], mask[12, 12], mask[30, 30]) == (1, 255, 0)
 
 
 def test_known_names_keep_their_values(tmp_path: Path) -> None:
     """Labels to evaluate on may lack a class of the network."""
     labels = write_labels(tmp_path / "l.gpkg", [box(0, 0, 9, 9)], kind=["water"])
-    known = Burning("kind", names=("building", "road", "water"))
-    pairs = burnt(write_scenes(tmp_path, 1), labels, known)
-    assert read_mask(pairs[0].mask)[4, 4] == 3 and pairs.class_names == known.names
+    pairs = burnt(write_scenes(tmp_path, 1), labels, "background", "building", "road", "water")
+    assert read_mask(pairs[0].mask)[4, 4] == 3
+    assert pairs.class_names == ("building", "road", "water")
 
 
 def test_features_without_a_shape_are_skipped(tmp_path: Path) -> None:

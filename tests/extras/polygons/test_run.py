@@ -23,7 +23,7 @@ from tests.maps import at, write_map
 from tests.prediction.models import noise
 from tests.ranks import Ranks, call_main, call_train
 from unet_ddp.checkpoints import file as checkpoint
-from unet_ddp.data.burning import Burning
+from unet_ddp.config import DataConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.readers.read import read_mask
@@ -43,7 +43,9 @@ def trained(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_labels(folder / "labels.geojson", to_degrees(shapes), "EPSG:4326", kind=kinds)
     write_labels(folder / "labels.gpkg", shapes, kind=kinds)
     (folder / "masks").mkdir()
-    pairs = find_pairs(folder / "imgs", folder / "labels.gpkg", burning=Burning("kind"))
+    pairs = find_pairs(
+        folder / "imgs", folder / "labels.gpkg", config=DataConfig(class_field="kind")
+    )
     for k, pair in enumerate(pairs):
         mask = read_mask(pair.mask)
         Image.fromarray(mask).save(folder / "masks" / f"{pair.name}.png")
@@ -100,6 +102,6 @@ def test_predictions_are_polygons_of_the_named_classes_to_train_on(trained: Path
     assert named == {names[value] for value in np.unique(mask).tolist()} and len(named) > 2
     (trained / "one").mkdir()
     (trained / "one" / "ax.tif").hardlink_to(trained / "imgs" / "ax.tif")
-    again = Burning("class", names=names[1:])
-    (pair,) = find_pairs(trained / "one", trained / "found.geojson", burning=again)
+    config = DataConfig(class_field="class")
+    (pair,) = find_pairs(trained / "one", trained / "found.geojson", names=names, config=config)
     assert np.array_equal(read_mask(pair.mask), mask)

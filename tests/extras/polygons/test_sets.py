@@ -29,14 +29,13 @@ from tests.prediction.models import noise
 from unet_ddp.checks.check import check_dataset, prepare_data
 from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import DataConfig
-from unet_ddp.data.burning import Burning, burn_for
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import Report, find_pairs
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.data.splits import write_split
 from unet_ddp.errors import UserError, hide_secrets
-from unet_ddp.extras.polygons.burnt_mask import BurntMask, parse
+from unet_ddp.extras.polygons.burnt_mask import Burning, BurntMask, parse
 from unet_ddp.storage import real_file
 
 
@@ -88,15 +87,15 @@ def test_a_folder_has_a_file_for_each_image(maps: Path) -> None:
             kind=[kind],
         )
     (maps / "own" / "fx.geojson").write_text('{"type": "FeatureCollection", "features": []}')
-    pairs = find_pairs(maps / "imgs", maps / "own", burning=Burning("kind"))
+    pairs = find_pairs(maps / "imgs", maps / "own", config=DataConfig(class_field="kind"))
     values = [int(read_mask(pair.mask)[4, 4]) for pair in pairs]
     assert values == [1, 1, 2, 1, 1, 0]  # of all files together
     (maps / "own" / "bx.geojson").unlink()
     with pytest.raises(UserError, match=r"no mask for .*imgs/bx.tif: looked for .*own/bx\.\*"):
-        find_pairs(maps / "imgs", maps / "own", burning=Burning("kind"))
+        find_pairs(maps / "imgs", maps / "own", config=DataConfig(class_field="kind"))
     (maps / "imgs" / "bx.tif").unlink()
     shutil.copytree(maps / "imgs", maps / "own", dirs_exist_ok=True)  # next to the images
-    beside = find_pairs(maps / "own", maps / "own", burning=Burning("kind"))
+    beside = find_pairs(maps / "own", maps / "own", config=DataConfig(class_field="kind"))
     assert [int(read_mask(pair.mask)[4, 4]) for pair in beside] == [1, 2, 1, 1, 0]
 
 
@@ -136,8 +135,6 @@ def test_a_resumed_run_keeps_its_classes(maps: Path) -> None:
     write_labels(maps / "labels.gpkg", [box(0, 0, 9, 9)], kind=["water"])
     data = prepared(maps / "imgs", maps / "labels.gpkg", first)
     assert int(read_mask(find_of(data, "ax"))[4, 4]) == 3
-    overlap = burn_for(Labels((0, 1), names=("a", "b")), "kind", overlap=True)
-    assert overlap.names == ("a", "b")
 
 
 def find_of(data: PreparedData, name: str) -> Path:
@@ -161,9 +158,12 @@ def test_a_change_of_the_labels_is_noticed(tmp_path: Path, suffix: str) -> None:
     assert counts() == [243, 243]
     write_labels(labels, boxes, kind=["a"] * 5 + ["b"])
     assert counts() == [405, 81]
-    before = find_pairs(tmp_path / "imgs", labels, burning=Burning("kind"))[0].stamps
+    before = find_pairs(tmp_path / "imgs", labels, config=DataConfig(class_field="kind"))[0].stamps
     os.utime(tmp_path / "imgs" / "ax.tif", ns=(1, 1))  # it may lie elsewhere now
-    assert find_pairs(tmp_path / "imgs", labels, burning=Burning("kind"))[0].stamps != before
+    assert (
+        find_pairs(tmp_path / "imgs", labels, config=DataConfig(class_field="kind"))[0].stamps
+        != before
+    )
 
 
 def checked(config: DataConfig) -> Any:
@@ -307,7 +307,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     ),
     "ignored value is a class": (
         wrote("l.gpkg", ONE, kind=["a"], flags={"ignore_index": 1}),
-        r"--ignore-index 1: the 1 classes of kind have the values 1 to 1; use --ignore-index 255",
+        r"--ignore-index 1: the classes of kind have the values 1 to 1; use --ignore-index 255",
     ),
     "points": (
         wrote("l.geojson", POINT, kind=["a"]),

@@ -7,13 +7,11 @@ from pathlib import Path
 
 from unet_ddp.checkpoints.weights import SavedModel
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.readers.base import Pixels
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, count_of
-from unet_ddp.evaluation.validation_split import find_burning, rebuild, resizes_masks
+from unet_ddp.evaluation.validation_split import find_given, rebuild, resizes_masks
 from unet_ddp.extras.onnx.quantisation import CALIBRATION
-from unet_ddp.files import as_path
 from unet_ddp.prediction.backends import LoadedModel
 from unet_ddp.prediction.paths import find_images
 from unet_ddp.prediction.predictor import TILE
@@ -42,9 +40,7 @@ def find_scored(
         UserError: they are not on this machine, or the checkpoint does not say which they are.
     """
     if images is not None and masks is not None:
-        labels = model.labels
-        how = find_burning(saved.run, labels)
-        pairs = find_pairs(as_path(images), as_path(masks), planes=labels.may_overlap, burning=how)
+        pairs = find_given(images, masks, saved.run, model.labels)
         place = f"in {images}"
     else:
         pairs = rebuild(saved.run, source, model.labels).split.validation

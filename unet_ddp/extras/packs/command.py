@@ -98,12 +98,7 @@ def main(argv: Sequence[str], parts: DataParts) -> int:
             skip_bad=config.launch.skip_bad_files,
         )
         assert data is not None  # a report that does not collect raises
-        for *_, pair in data.table.groups:
-            if (file := real_file(pair.mask)) != pair.mask:
-                raise UserError(
-                    f"{file}: masks that are polygons are made when they are read, and a pack has files; pack masks "
-                    "that are images, as gdal_rasterize makes them"
-                )
+        _refuse_polygons(data.table)
         print_lines(*report.notes, *(f"warning: {line}" for line in report.warnings))
         workers = config.launch.workers or usable_cores()
         shards = write_pack(folder, data, config.data, workers=workers, shard_mb=config.shard_size)
@@ -114,6 +109,15 @@ def main(argv: Sequence[str], parts: DataParts) -> int:
         f"--images {output}"
     )
     return 0
+
+
+def _refuse_polygons(table: Table) -> None:
+    for *_, pair in table.groups:
+        if (file := real_file(pair.mask)) != pair.mask:
+            raise UserError(
+                f"{file}: masks that are polygons are made when they are read, and a pack has files; pack masks that "
+                "are images, as gdal_rasterize makes them"
+            )
 
 
 def write_pack(

@@ -11,11 +11,20 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlencode
 
-from unet_ddp.data.burning import Burning
 from unet_ddp.data.pairs import Stamp, find_stamp
 from unet_ddp.extras.polygons.polygon_kind import BURNT
 
 _VERSION = 1  # of the rule by which polygons become pixels
+
+
+@dataclass(frozen=True)
+class Burning:
+    """How polygons become the values of masks."""
+
+    class_field: str | None = None  # the attribute with their classes; None: all are of one
+    overlap: bool = False  # bit k of a value is class k
+    ignore: int | None = None  # value of pixels under polygons without a class
+    names: tuple[str, ...] = ()  # of the classes, if these are texts; of the background none
 
 
 @dataclass(frozen=True)

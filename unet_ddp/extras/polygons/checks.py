@@ -1,4 +1,4 @@
-"""What a check says of masks that are polygons."""
+"""Notes of a check about masks that are polygons."""
 
 from __future__ import annotations
 

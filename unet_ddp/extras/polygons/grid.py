@@ -134,14 +134,8 @@ class Grid:
         near = left - x, bottom - y, right + x, top + y
         boxes = shapely.bounds(geometries)  # (N, 4)
         is_far = (boxes[:, :2] < near[:2]).any(axis=1) | (boxes[:, 2:] > near[2:]).any(axis=1)
-        if not is_far.any():
-            return geometries
         kept = geometries.copy()
-        for row in np.flatnonzero(is_far).tolist():
-            cut = shapely.intersection(shapely.make_valid(kept[row]), shapely.box(*near))
-            parts = shapely.get_parts(cut)
-            areas = parts[shapely.get_dimensions(parts) == 2]
-            kept[row] = shapely.union_all(areas)
+        kept[is_far] = shapely.clip_by_rect(geometries[is_far], *near)
         return kept
 
 
@@ -150,7 +144,7 @@ def _project(points: Points, one: str, other: str) -> Points:
 
     found = np.full(points.shape, np.nan)
     with suppress(Exception):  # GDAL's and PROJ's are of many kinds
-        found = np.array(transform(one, other, *points.T)).T.reshape(-1, 2)
+        found[:] = np.array(transform(one, other, *points.T)).T
     return found
 
 

@@ -1,7 +1,7 @@
 """Files of polygons, by pyogrio (GDAL) and shapely (both of the extra `geo`).
 
-GDAL looks into a file to choose its driver, and some drivers open addresses, or files that a file names. So the
-first bytes of a file must be those of its suffix, and a view of a GeoPackage, which may call functions, is refused.
+GDAL looks into a file to choose its driver, and some drivers open addresses, or files that a file names. So a
+file must begin as its suffix says, and a view of a GeoPackage, which may call functions, is refused.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Layer:
     name: str
     crs: str  # empty if the file names none
     count: int
-    fields: dict[str, str] = field(compare=False)  # text, or NumPy's type, by name
+    fields: dict[str, str] = field(compare=False)  # NumPy's type, of text object, by name
 
     def read_values(self, field: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Return the numbers of all features, and their values of a field."""
@@ -139,9 +139,7 @@ def _open(path: Path, stamp: Stamp) -> Layer:
             raise UserError(f"{path}: no layer of polygons, layers: {shown}; save polygons in it")
         _refuse_view(path, found[0])
         info = pyogrio.read_info(path, layer=found[0])
-    types = zip(info["ogr_types"], info["dtypes"], strict=True)
-    kinds = ["text" if ogr == "OFTString" else str(dtype) for ogr, dtype in types]
-    fields = dict(zip(map(str, info["fields"]), kinds, strict=True))
+    fields = dict(zip(map(str, info["fields"]), map(str, info["dtypes"]), strict=True))
     return Layer(path, found[0], info["crs"] or "", info["features"], fields)
 
 
@@ -208,7 +206,7 @@ def _hold(layer: Layer, field: str | None, stamp: Stamp) -> tuple[Features, Any]
 
 
 def _refuse_others(path: Path, ids: NDArray[np.int64], geometries: Geometries) -> None:
-    """Refuse points, lines and collections, which cover no area of their own."""
+    """Refuse points, lines and collections."""
     import shapely
 
     types = shapely.get_type_id(geometries)

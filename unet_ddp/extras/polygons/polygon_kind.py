@@ -48,10 +48,10 @@ class PolygonKind(PairKind):
         from unet_ddp.extras.polygons.polygon_pairs import burn_pairs
 
         if places.listed is not None:
-            return burn_pairs(read_list(places.listed, report), places.burning)
-
-        assert places.images is not None and places.masks is not None
-        refuse_addresses(places.images, places.masks)
+            return burn_pairs(read_list(places.listed, report), places)
+        images, masks = places.images, places.masks
+        assert images is not None and masks is not None
+        refuse_addresses(images, masks)
 
         def give_to_all(
             masks: Path, images: Files, found: Files, stamps: dict[str, Stamp], suffix: str | None
@@ -60,8 +60,7 @@ class PolygonKind(PairKind):
                 return found
             return {name + (suffix or ""): [str(masks)] for name in images}
 
-        pairs = match_folders(places, report, give_to_all, _list_labels)
-        return burn_pairs(pairs, places.burning)
+        return burn_pairs(match_folders(places, report, give_to_all, _list_labels), places)
 
     def collect(self, pairs: Sequence[Pair]) -> Pairs | None:
         """Return the set of pairs if any mask is burnt when it is read."""

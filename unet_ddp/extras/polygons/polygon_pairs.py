@@ -7,11 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from unet_ddp.data.burning import Burning
-from unet_ddp.data.pairs import Pair, Pairs
+from unet_ddp.data.pairs import Pair, Pairs, Places
 from unet_ddp.errors import UserError
-from unet_ddp.extras.polygons.burnt_mask import BurntMask, parse
-from unet_ddp.extras.polygons.classes import find_names
+from unet_ddp.extras.polygons.burnt_mask import Burning, BurntMask, parse
+from unet_ddp.extras.polygons.classes import BACKGROUND, find_names
 from unet_ddp.extras.polygons.grid import Grid, open_grid
 from unet_ddp.extras.polygons.layers import Layer, open_layer
 from unet_ddp.extras.polygons.polygon_kind import is_labels, refuse_addresses
@@ -41,12 +40,16 @@ def _stamped(pair: Pair) -> Pair:
     return replace(pair, stamps=(pair.stamps[0], found.stamp)) if found else pair
 
 
-def burn_pairs(pairs: Pairs, burning: Burning) -> Pairs:
+def burn_pairs(pairs: Pairs, places: Places) -> Pairs:
     """Return pairs in which masks of polygons are burnt onto their images when they are read.
 
     Raises:
         UserError: a file of polygons can't be read, its classes are none, or no image has polygons on it.
     """
+    burning, config = Burning(), places.config
+    if config is not None:
+        names = tuple(name for name in places.names if name != BACKGROUND)
+        burning = Burning(config.class_field, config.overlap, config.ignore_index, names)
     named = [_name_labels(pair, burning) for pair in pairs]
     chosen = [pair for pair in named if is_labels(pair.mask.suffix)]
     if not chosen:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unet_ddp.data.pairs import Pair, Pairs
+from unet_ddp.data.pairs import Pair, Pairs, collect
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError, count_of
 from unet_ddp.extras.geo.checks import ground_scale
@@ -39,6 +39,12 @@ class WindowPairs(Pairs):
         """The storage of the first address."""
         files = (file for pair in self for file in (pair.image, pair.mask))
         return next(map(storage_of, filter(is_address, files)), None)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes in the masks of the scenes."""
+        masks = dict.fromkeys(split_window(pair.mask)[0] for pair in self)
+        return collect(Pair("", mask, mask) for mask in masks).class_names
 
     def share(self) -> None:
         """Prepare for processes that share this one's memory; see `Pairs.share`."""

@@ -20,9 +20,9 @@ class Windows(PairKind):
         """Return all windows."""
         from unet_ddp.extras.windows.grid import find_windows
 
-        whole = replace(places, config=None)
-        kind = next(kind for kind in list_kinds() if kind.claims(whole))
         assert places.config is not None
+        whole = replace(places, config=replace(places.config, window=None))
+        kind = next(kind for kind in list_kinds() if kind.claims(whole))
         return find_windows(kind.find(whole, report), places.config, report)
 
     def collect(self, pairs: Sequence[Pair]) -> Pairs | None:
