@@ -77,8 +77,16 @@ def test_a_run_is_evaluated_reported_and_checked_by_its_windows(
     assert len(table) == scores["images"] == 8
     pixels = sum(float(each["pixels_1"]) + float(each["pixels_0"]) for each in table)
     assert pixels == 8 * 32 * 32  # without what lies around them
+    found = scores["classes"]
+    argv = ["--model", str(checkpoints / "best.pt"), *data_flags(scenes), "--output", "given"]
+    status, out, err = run("evaluate", tmp_path, *argv)  # of other scenes, too
+    assert status == 0, err
+    scores = json.loads((tmp_path / "given" / "scores.json").read_text())
+    assert scores["images"] == 46
+    assert sum(each["pixels"] for each in scores["classes"]) == 192 * 160 + 128 * 128
+    assert found != scores["classes"]
     status, out, _ = run("doctor", tmp_path, *data_flags(scenes), *WINDOWS)
-    assert status == 0 and "46 .window" in out
+    assert status == 0 and "46 .tif" in out
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def find_windows(scenes: Pairs, config: DataConfig, report: Report) -> Pairs:
     """Return the windows of all scenes, each a pair; a scene that can't be read is a problem.
 
     Raises:
-        UserError: the scenes are no files, all are smaller than a window, or none is left to validate on.
+        UserError: the scenes are no files, or none is left to validate on.
     """
     size = config.window
     assert size is not None
@@ -66,13 +66,6 @@ def find_windows(scenes: Pairs, config: DataConfig, report: Report) -> Pairs:
     grids = [grid for grid in grids if not grid.fault]
     if not grids:
         return WindowPairs()
-    largest = max(grids, key=lambda grid: min(grid.size))
-    if 1 < max(largest.size) < size:
-        height, width = largest.size
-        raise UserError(
-            f"--window {size}: larger than every scene; the largest, {largest.pair.image}, is {width}x{height}; "
-            f"use --window {max(32, min(largest.size) // 32 * 32)}"
-        )
     report.notes.append(_describe(grids, size))
     groups = _name_groups(scenes, config)
     found = [pair for grid in grids for pair in _list_pairs(grid, config, groups)]
