@@ -64,8 +64,14 @@ def find_given(images: str, masks: str | None, content: Content, labels: Labels)
     how = DataConfig(class_field=field, overlap=planes, ignore_index=ignore)
     if isinstance(config, dict) and config.get("window"):  # a scene may be too large to read whole
         data = with_saved(TrainConfig(), config).data
-        read = {"window": data.window, "scale": data.scale, "nodata": data.nodata}
-        how = replace(how, **read, ground_resolution=data.ground_resolution, validation=0)
+        how = replace(
+            how,
+            window=data.window,
+            scale=data.scale,
+            ground_resolution=data.ground_resolution,
+            nodata=data.nodata,
+            validation=0,
+        )
     places = as_path(images), None if masks is None else as_path(masks)
     pairs = find_pairs(*places, planes=planes, names=labels.names or (), config=how)
     if how.window is None:

@@ -217,16 +217,13 @@ def _differ(pair: Pair, size: Size, mask_size: Size) -> str:
 def has_data(pair: Pair, window: Window, nodata: float | None) -> bool:
     """Return whether any pixel of a window of the image has data; True if it can't be read, as the scan says it."""
     scene = open_scene(pair.image)
-    if isinstance(scene, MapWindows):
-        try:
-            some = scene.peek(window.rows, window.columns, _LOOK)
-        except UserError:
-            return True
-        if _shows(some, scene.header, nodata):
-            return True
     header = scene.header
     wanted = ImageFormat(header.channels + header.has_alpha, header.dtype)
     try:
+        if isinstance(scene, MapWindows):
+            some = scene.read_window(window.rows, window.columns, _LOOK)
+            if _shows(some, header, nodata):
+                return True
         return _shows(WindowFile(window.of(pair.image)).read(wanted), header, nodata)
     except UserError:
         return True

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from unet_ddp.config import DataConfig
 
 _MARGIN = 96  # pixels of the network's input around a window that is scored
-_STRIDE = (
-    32  # of the network: a window that begins at a multiple has the same pooling grid as the scene
-)
+_STRIDE = 32  # of the network: windows at its multiples have the scene's pooling grid
 
 
 class WindowPairs(Pairs):
@@ -82,7 +80,7 @@ class WindowPairs(Pairs):
         _check_size(training, config.window or 0)
         if config.blocks is not None and config.window is not None:
             near = find_neighbours(split.validation, config.window)
-            kept = [(*where(pair),) not in near for pair in training]
+            kept = [where(pair) not in near for pair in training]
             training = training.select(np.array(kept, bool))
             if not training:
                 raise UserError(
@@ -91,8 +89,7 @@ class WindowPairs(Pairs):
                 )
             how += f"; {count_of(len(kept) - len(training), 'window')} next to those that validate left out"
         validation = WindowPairs(with_context(pair, config) for pair in split.validation)
-        chosen = split.chosen
-        return replace(split, training=training, validation=validation, chosen=chosen, how=how)
+        return replace(split, training=training, validation=validation, how=how)
 
 
 def _check_size(training: Pairs, size: int) -> None:
