@@ -28,7 +28,12 @@ FOLDER = ROOT / "deploy" / "requirements"
 LICENCES = ROOT / "docs" / "licences.md"
 TOOLS = {"dev", "docs", "mutation"}  # extras that no user needs
 _NOT_STATED = "not stated"
-_HEAD = """# Licences of the dependencies
+_HEAD = """---
+search:
+  exclude: true
+---
+
+# Licences of the dependencies
 
 `python -m benchmarks.locks` writes this list from the metadata of the versions in `constraints.txt`, which Linux on
 x86-64 gets. The packages' own files have the terms. NVIDIA's libraries come with torch; a

@@ -50,7 +50,10 @@ COMMANDS: dict[str, Any] = {
 }  # fmt: skip
 _FLAGS = """# Flags
 
-All commands with all of their flags, as `--help-all` prints them.
+All commands with all of their flags, as these lines print them:
+
+    unet-ddp train --help-all
+    unet-ddp COMMAND --help-all
 
 `python train.py` and `python predict.py` are short for `python -m unet_ddp train` and `predict`. After the
 installation, `unet-ddp COMMAND` is the same as `python -m unet_ddp COMMAND`.
@@ -95,12 +98,15 @@ def _format_command(name: str) -> Iterator[str]:
     for heading, names in divide(kind, own).items():
         if heading:
             yield f"### {heading}\n"
-        yield "| flag | value | default | meaning |\n|---|---|---|---|"
         yield from (_format_flag(kind, each, settings[each]) for each in names)
         yield ""
     if shared:
-        names = " ".join(as_flag(each) for each in settings if each in shared)
-        yield "It also takes these flags of [train](#train):\n"
+        taken, others = shared & settings.keys(), shared - settings.keys()
+        text = "It also takes these flags of [train](#train):\n"
+        if len(others) < len(taken):
+            text, taken = "It also takes all flags of [train](#train) but these:\n", others
+        yield text
+        names = " ".join(as_flag(each) for each in settings_of(TrainConfig) if each in taken)
         yield textwrap.fill(names, _WIDEST, **_INDENT) + "\n"
 
 
@@ -117,33 +123,49 @@ def _describe_command(kind: Any, name: str) -> Iterator[str]:
 
 
 def _format_flag(kind: Any, name: str, setting: Setting) -> str:
-    """Return the row of a flag: its names, its values, its default and its meaning."""
+    """Return the item of a flag: its names and value, then its meaning, default and limits."""
     flags, value = [], ""
     for word in name_flag(name, setting).split(", "):
         flag, _, value = word.partition(" ") if word.startswith("-") else ("", "", word)
         flags += [f"`{flag}`"] * bool(flag)
     text, _, default = describe(kind, setting).removesuffix(".").partition(" (default: ")
     text, default = text.removesuffix(" (required)").rstrip("."), default.removesuffix(")")
+    if "|" in value and value.islower():
+        text = re.sub(rf"(^|[.;] )({value})(?=: )", r"\1`\2`", text)
     if setting.default is MISSING:
         default = "required"
-    if isinstance(setting.default, bool):
-        default = "on" if setting.default else "off"
+    if setting.default is True:
+        default = "on"
     for rule, words in ((Excludes, "Not with"), (Needs, "Only with")):
         pairs = [pair for pair in pairs_of(kind, rule) if name in pair]
         others = [as_flag(other) for pair in pairs for other in pair if other != name]
         others = [f"`{other}`" for other in others if other not in text]
         text += f". {words} {', '.join(others)}" * bool(others)
-    cells = (", ".join(flags), _format_values(value, setting), default, f"{text}.")
-    return f"| {' | '.join(map(mark_code, cells))} |".replace("  ", " ")
+    value, limits = _format_values(value, setting)
+    if "<" in text:  # it has its limits
+        limits = ""
+    text += _format_facts(default, limits)
+    names = f"**{value}**"
+    if flags:
+        names = f"**{', '.join(flags)}** {value}".strip()
+    return mark_code(f"- {names}: {text}.").replace("  ", " ")
 
 
-def _format_values(metavar: str, setting: Setting) -> str:
-    """Return what may follow a flag: a name for it, or all choices, and its limit."""
+def _format_facts(default: str, limits: str) -> str:
+    """Return what stands behind a flag's meaning: its default, or that it is required, and its limits."""
+    if not default:
+        return f". Limit: {limits}" if limits else ""
+    text = ". Required" if default == "required" else f". Default: {default}"
+    return f"{text}; {limits}" if limits else text
+
+
+def _format_values(metavar: str, setting: Setting) -> tuple[str, str]:
+    """Return what may follow a flag, a name for it or all choices, and its limits."""
     if metavar.islower():
         choices = [f"`{choice}`" for choice in metavar.split("|")]
-        return ", ".join(choices)
-    limits = "".join(f", {limit}" for limit in setting.limits)
-    return f"`{metavar.replace('|', '` or `')}`{limits}" if metavar else ""
+        return ", ".join(choices), ""
+    limits = ", ".join(str(limit) for limit in setting.limits)
+    return (f"`{metavar.replace('|', '` or `')}`", limits) if metavar else ("", "")
 
 
 def mark_code(text: str) -> str:
@@ -151,8 +173,13 @@ def mark_code(text: str) -> str:
     parts = re.split(r"(`[^`]*`)", text)
     for k in range(0, len(parts), 2):
         parts[k] = re.sub(_CODE, lambda found: f"`{found[0]}`", parts[k])
-        parts[k] = re.sub(r"`docs/(\w+\.md)`", r"[\1](../\1)", parts[k])
+        parts[k] = re.sub(r"`docs/(?:([\w-]+)/)?([\w-]+\.md)`", _link, parts[k])
     return "".join(parts)
+
+
+def _link(found: re.Match[str]) -> str:
+    """Return the link to a document from a page of reference/."""
+    return f"[{found[2]}](../{found[1] + '/' if found[1] else ''}{found[2]})"
 
 
 # -- all pages ----------------------------------------------------------------------------------

@@ -31,9 +31,13 @@ MEMBERS = {  # of the names in unet_ddp: what its users call or read
 }  # fmt: skip
 _PYTHON = """# Python
 
+An editor and a notebook show this page's texts, and so does
+
+    python -c "import unet_ddp; help(unet_ddp.train)"
+
 All names in `unet_ddp`. Everything else in the package is internal, and may change in any version.
-[Training from Python](../python.md) shows how to use them. [Parts of your own](../own_parts.md) has the
-interfaces of losses, networks, readers and outputs of your own. [Flags](flags.md#train) has the settings of `train`.
+[From Python](../how-to/from-arrays.md) shows how to use them. [Parts of your own](../own_parts.md) has the
+interfaces of losses, networks, readers and outputs of your own. [Flags](flags.md#train) has the settings of `train`; an editor shows their types.
 
 In shapes, N is a number of images, C of classes, and H and W are height and width in pixels. The examples
 begin with `import unet_ddp` and `from unet_ddp import Labels, Predictor`.
@@ -59,6 +63,10 @@ _ALIASES = {
 }  # fmt: skip
 _MODULES = r"\b(?:collections\.abc|os|unet_ddp\.[\w.]+)\."
 _WIDEST = 88  # characters of a signature in one line
+_MOST, _SHOWN = (
+    20,
+    3,
+)  # arguments of a signature: of train, which has more, only images and masks are shown
 
 
 def format_python() -> str:
@@ -116,6 +124,8 @@ def format_signature(shown: str, function: Any) -> str:
         stars = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
         default = f" = {each.default!r}" * (each.default is not each.empty)
         words += [f"{stars}{each.name}: {_plain(each.annotation)}{default}"]
+    if len(words) > _MOST:
+        words = [*words[:_SHOWN], "**settings: Any"]
     result = _plain(signature.return_annotation)
     end = f" -> {result}" if result not in ("None", "") else ""
     line = f"{shown}({', '.join(words)}){end}"

@@ -67,7 +67,7 @@ def test_a_changed_message_is_noticed() -> None:
     assert is_whole(line) and not is_whole(line.replace("looked", "searched"))
 
 
-@pytest.mark.parametrize("page", ["docs/when-something-breaks.md", "docs/how-to/several-gpus.md"])
+@pytest.mark.parametrize("page", ["docs/when-something-breaks.md", "docs/several-hosts.md"])
 def test_the_messages_in_a_table_are_the_program_s(page: str) -> None:
     """The catalogue's messages were provoked by its tests; the others are in the source."""
     provoked = PAGE.read_text(encoding="utf-8").partition("<!-- catalogue -->")[2]

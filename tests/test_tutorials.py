@@ -1,4 +1,4 @@
-"""The tutorials and how-to pages, typed from top to bottom in a fresh folder.
+"""The tutorials, the how-to pages and several-hosts.md, typed from top to bottom in a fresh folder.
 
 Of a page, a `bash` block is typed, and a `python` block is saved under its title. A `text` block shows what the
 block before it printed: these lines, in this order, among others. `…` stands for anything. A block that printed
@@ -25,6 +25,7 @@ KEPT = ("first-network",)
 PAGES = [
     *sorted((ROOT / "docs/tutorials").glob("*.md")),
     *sorted((ROOT / "docs/how-to").glob("*.md")),
+    ROOT / "docs/several-hosts.md",
 ]
 TYPED = [
     pytest.param(

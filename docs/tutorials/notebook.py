@@ -77,6 +77,6 @@ prediction.to_image().save("mask.png")
 # %% [markdown]
 # ## Next
 #
-# - [Training from Python](../python.md): several processes, your own parts, errors.
+# - [From Python](../how-to/from-arrays.md): arrays, several processes, your own parts, errors.
 # - [Your own images](your-images.md): check your data and measure a network.
 # - [Python](../reference/python.md): every function and class.

@@ -41,27 +41,40 @@ def test_each_flag_of_each_command_is_on_the_page(pages: dict[str, str]) -> None
     for name, kind in reference.COMMANDS.items():
         used = {*settings_of(kind)} - getattr(kind, "unused", frozenset())
         shown = {*re.findall(r"--[\w-]+", sections[name])}
+        if "all flags of [train](#train) but these" in sections[name]:
+            left = {*re.findall(r"--[\w-]+", sections[name].partition("but these:")[2])}
+            shared = {as_flag(each) for each in settings_of(reference.COMMANDS["train"])}
+            assert left <= shared and not left & {as_flag(each) for each in used}
+            shown |= shared - left
         assert shown >= {
             as_flag(each) for each in used if settings_of(kind)[each].flag.startswith("--")
         }
-        rows = re.findall(r"^\|.*", sections[name], re.M)
-        assert all(row.count("|") == 5 for row in rows)
+        items = re.findall(r"^- (.*)", sections[name], re.M)
+        assert all(re.match(r"\*\*`[^*]+`\*\*.*: \S.*\.$", item) for item in items)
 
 
-def test_a_row_has_values_default_and_what_excludes_the_flag(pages: dict[str, str]) -> None:
-    page = pages["reference/flags.md"]
-    assert "| `-s`, `--scale` | `FACTOR`, above 0 and at most 1 | 1 | Resize images" in page
-    assert "| `--device` | `auto`, `cpu`, `cuda` | auto |" in page
-    assert re.search(r"`--resume` \| `\[FILE\]` \| \| .*Not with `--load`\. \|", page)
+def test_an_item_has_values_default_and_what_excludes_the_flag(pages: dict[str, str]) -> None:
+    items = re.findall(r"^- (.*)", pages["reference/flags.md"], re.M)
+    for start, end in (
+        (
+            "**`-s`, `--scale`** `FACTOR`: Resize images to",
+            ", in training and prediction. Default: 1.",
+        ),
+        ("**`-e`, `--epochs`** `N`: Passes over", "Default: 10; 1 or more."),
+        ("**`--device`** `auto`, `cpu`, `cuda`: `auto`: a GPU", "Default: auto."),
+        ("**`--resume`** `[FILE]`: ", " Not with `--load`."),
+        ("**`-o`, `--output`** `DIR`: ", " Required."),
+        ("**`--sizes`** `N ...`: ", "; 1 or more."),
+    ):
+        assert any(item.startswith(start) and item.endswith(end) for item in items), start
     assert ("resume", "load") in pairs_of(reference.COMMANDS["train"], Excludes)
-    assert "| `-o`, `--output` | `DIR` | required |" in page
 
 
 def test_names_in_a_text_become_code_and_documents_links() -> None:
-    text = "Write last.pt to s3://bucket/a. See docs/data.md, --val-images, or 'a/*.png'; e.g. 0.5."
+    text = "Write last.pt to s3://bucket/a. See docs/data.md, docs/how-to/a-b.md, --val-images, or 'a/*.png'; e.g. 0.5."
     marked = reference.mark_code(text)
     assert marked == (
-        "Write `last.pt` to `s3://bucket/a`. See [data.md](../data.md), `--val-images`, or `'a/*.png'`; e.g. 0.5."
+        "Write `last.pt` to `s3://bucket/a`. See [data.md](../data.md), [a-b.md](../how-to/a-b.md), `--val-images`, or `'a/*.png'`; e.g. 0.5."
     )
 
 

@@ -2,7 +2,7 @@
 
 Each case changes a good set of six pairs and may add flags. Status 2: one `error:` line that
 contains these texts, and nothing is trained. Status 0: it trains, and prints these texts before.
-The tests run it on one and on two ranks; the table in docs/data.md is written from it:
+The tests run it on one and on two ranks; the table in docs/catalogue.md is written from it:
 
     python -m tests.checks.catalogue
 """
@@ -27,7 +27,7 @@ from PIL import Image
 
 from tests.conftest import data_flags, make_pair, make_set
 
-PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+PAGE = Path(__file__).parents[2] / "docs" / "catalogue.md"
 FLAGS = [
     "--width", "2", "--epochs", "1", "--batch-size", "1", "--workers", "0", "--augmentation", "none",
     "--stop-after", "1",
@@ -499,7 +499,7 @@ def run_case(number: int, folder: str) -> tuple[int, str, str]:
 
 
 def main() -> int:
-    """Write the table of docs/data.md from the output on one and on two ranks."""
+    """Write the table of docs/catalogue.md from the output on one and on two ranks."""
     from tests.ranks import Ranks
 
     ranks, rows = Ranks(2), ["| in the folders | train.py |", "|---|---|"]

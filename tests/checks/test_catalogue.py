@@ -124,7 +124,7 @@ def run_on(ranks: Ranks, size: int, tmp_path: Path, number: int) -> None:
 
 
 def test_the_page_has_every_case() -> None:
-    """docs/data.md is written by `python -m tests.checks.catalogue`."""
+    """docs/catalogue.md is written by `python -m tests.checks.catalogue`."""
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     for case in CASES:
         mine = [row for row in rows if row.startswith(f"| {case.name}")]

@@ -136,7 +136,7 @@ def check_dataset(
         return None
     draw = partial(sides.split, config, training, validation, seed)
     split = report.attempt(draw) if training else None
-    groups: dict[str, str] = {}
+    groups, scanned = dict[str, str](), list[ScannedPair]()
     table: Table | None = training.scanned
     if table is None:
         groups = group_names(training, config.group_pattern) if split else {}
@@ -150,10 +150,8 @@ def check_dataset(
         table = report.attempt(partial(_check_kinds, reader, config, table)) or table
     values = common_values(table)
     labels = labels or _choose_labels(config, report, table, values, parts=parts)
-    if split and labels:
-        split = sides.spread(split, training, table, labels, moved)
-    if split:
-        split = report.attempt(partial(training.settle, split, config)) or split
+    split = split and sides.spread(split, training, table, labels, moved)
+    split = split and sides.settle(config, report, split, training, scanned)
     data = CheckedData(table, form, values, labels, split, groups)
     _summarise(config, report, data)
     return data

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from unet_ddp.checks.metadata import ScannedPair
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Flags
 from unet_ddp.data.matching import Report
 from unet_ddp.data.pairs import Pairs
+from unet_ddp.data.readers.base import Scene
+from unet_ddp.data.readers.read import find_readers
 from unet_ddp.data.splits import Split, move_groups, split_by_folders, split_pairs, spread_classes
 from unet_ddp.errors import UserError
 
@@ -49,9 +53,15 @@ def skip_unread(
 
 
 def spread(
-    split: Split, pairs: Pairs, table: Table, labels: Labels, moved: Collection[int] | None
+    split: Split,
+    pairs: Pairs,
+    table: Table,
+    labels: Labels | None,
+    moved: Collection[int] | None,
 ) -> Split:
     """Return the split of `pairs` with each class on both sides, or as an earlier run's `moved` says."""
+    if labels is None:
+        return split
     other = move_groups(split, pairs, moved or ())
     if moved is None and split.drawn is not None and len(pairs) <= _MOST_SPREAD:
         with suppress(UserError):  # of a value that is no class: it is said later
@@ -60,6 +70,17 @@ def spread(
         return other
     kept = {*split.training.names(), *split.validation.names()}
     return other.without({*pairs.names()} - kept)  # those that could not be read
+
+
+def settle(
+    config: DataConfig, report: Report, split: Split, pairs: Pairs, scanned: Sequence[ScannedPair]
+) -> Split:
+    """Return the split of `pairs` as its sides are read, and warn of images next to each other on a map."""
+    split = report.attempt(partial(pairs.settle, split, config)) or split
+    for reader in find_readers(pair.image for pair, *_ in scanned):
+        if issubclass(reader, Scene):
+            report.warnings += reader.check_sides(scanned, split)
+    return split
 
 
 def find_classes(table: Table, labels: Labels, pairs: Pairs) -> Flags:

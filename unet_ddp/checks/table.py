@@ -16,6 +16,7 @@ from unet_ddp.checks.metadata import ImageMetadata, ScannedPair
 from unet_ddp.checks.scan import THUMBNAIL
 from unet_ddp.data.masks import Flags, Size
 from unet_ddp.data.pairs import FileKind, Pair, Pairs, collect
+from unet_ddp.storage import real_file
 
 BLOCK = 1 << 18
 """Pairs whose columns are in memory at a time."""
@@ -54,7 +55,7 @@ class Table:
         counts: list[int] = []
         ends: list[int] = []
         for row, (pair, image, mask) in enumerate(scanned):
-            suffixes = (pair.image.suffix, pair.mask.suffix)
+            suffixes = (real_file(pair.image).suffix, real_file(pair.mask).suffix)
             kind = FileKind(suffixes, image.header, mask.header)
             column[row] = kinds.setdefault(kind, len(kinds))
             if image.thumbnail:

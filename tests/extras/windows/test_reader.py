@@ -210,22 +210,19 @@ def test_of_an_object_only_the_tiles_of_a_window_are_fetched(
     assert memory_store.count_requests() < 12
 
 
-@pytest.mark.parametrize("kind", ["png", "npy"])
-def test_other_objects_are_fetched_once(
-    tmp_path: Path, memory_store: MemoryBucket, kind: str
-) -> None:
+def test_other_objects_are_refused_in_one_line(tmp_path: Path, memory_store: MemoryBucket) -> None:
     import obstore
 
-    path, form = image_of(kind, tmp_path)
-    obstore.put(memory_store.store, f"set/a.{kind}", path)
-    remote = as_path(f"s3://bucket/set/a.{kind}")
-    for window in (PART, LAST):
-        with Source(window.of(path)) as part, Source(window.of(remote)) as other:
-            np.testing.assert_array_equal(other.image(form)[0], part.image(form)[0])
-    asked = memory_store.count_requests()
-    with Source(PART.of(remote)) as other:
-        other.image(form)
-    assert memory_store.count_requests() == asked
+    path, _ = image_of("png", tmp_path)
+    obstore.put(memory_store.store, "set/a.png", path)
+    with (
+        pytest.raises(UserError) as caught,
+        Source(PART.of(as_path("s3://bucket/set/a.png"))) as part,
+    ):
+        part.mask()
+    assert str(caught.value) == (
+        "s3://bucket/set/a.png: windows of objects are read of TIFFs alone; save it as one, in tiles"
+    )
 
 
 def test_a_scene_stays_open_in_one_thread(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,21 @@ def test_a_mistake_is_one_line(
 ) -> None:
     status, out, err = run(program, tmp_path, *data_flags(scenes), *flags.split())
     assert status == 2 and err.startswith(f"error: {said}") and err.count("\n") == 1, (out, err)
+
+
+def test_a_tile_that_can_not_be_read_in_a_run_ends_it_with_its_name(tmp_path: Path) -> None:
+    """The check has read it before; the run can be resumed after the repair."""
+    folder = write_scenes(tmp_path / "set", (128, 128), (128, 128))
+    argv = [*data_flags(folder), *FLAGS, "--window", "32", "--batch-size", "2", "--validation", "0"]
+    assert run("doctor", tmp_path, *argv[:4], "--window", "32", "--validation", "0")[0] == 0
+    path = folder / "imgs" / "b.tif"
+    status, content = path.stat(), path.read_bytes()
+    path.write_bytes(content[:20_000] + bytes(len(content) - 20_000))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # as a disk fails
+    code, _, err = run("train", tmp_path, *argv)
+    assert code == 2 and err.count("\n") == 1, err
+    assert f"error: {path} (rows " in err and "corrupt or truncated (" in err
+    assert "previous exception" not in err  # but what GDAL says
+    path.write_bytes(content)
+    code, _, err = run("train", tmp_path, "--resume", "--workers", "0")
+    assert code == 0, err

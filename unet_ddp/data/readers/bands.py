@@ -38,7 +38,7 @@ class ByWindows(Protocol):
     def header(self) -> Header:
         """Properties of the whole."""
 
-    def read_window(self, rows: slice, columns: slice) -> NDArray[Any]:
+    def read_window(self, rows: slice, columns: slice) -> Pixels:
         """Return the bands (h, w, C) of a part in the file's own type; alpha, if any, is the last."""
 
 

@@ -279,6 +279,11 @@ class Scene(OpenFile):
 
     @staticmethod
     @abstractmethod
+    def check_sides(scanned: Sequence[Any], split: Any) -> list[str]:
+        """Return warnings of images on two sides of a `Split` that lie next to each other, a line each."""
+
+    @staticmethod
+    @abstractmethod
     def check_kinds(config: Any, table: Any) -> Any:
         """Return the `Table` of a set with such images, as a `DataConfig` has them read.
 

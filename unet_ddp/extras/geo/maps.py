@@ -91,7 +91,10 @@ def gdal(path: Path) -> Iterator[None]:
     from rasterio.session import DummySession
 
     with as_user_error(path), rasterio.Env(DummySession(), **_OPTIONS):
-        yield
+        try:
+            yield
+        except rasterio.errors.RasterioIOError as error:
+            raise error.__cause__ or error from None  # what GDAL says
 
 
 def open_map(path: Path, *, mode: str = "r", page: int = 0, opener: Any = None) -> Any:

@@ -26,7 +26,7 @@ from unet_ddp.data.readers.base import (
 from unet_ddp.data.readers.resize import fit_pixels
 from unet_ddp.errors import check_installed, install_command
 from unet_ddp.extras.formats.tiff import TiffFile
-from unet_ddp.extras.geo import checks
+from unet_ddp.extras.geo import checks, sides
 from unet_ddp.extras.geo.maps import Place, find_place, gdal, open_map
 
 _AT_ONCE = 512  # rows of which no-data pixels are read
@@ -38,6 +38,7 @@ class MapFile(TiffFile, Scene):
     find_places = staticmethod(checks.find_places)
     check_pairs = staticmethod(checks.check_pairs)
     check_kinds = staticmethod(checks.check_kinds)
+    check_sides = staticmethod(sides.check_sides)
 
     @classmethod
     def missing(cls) -> str:

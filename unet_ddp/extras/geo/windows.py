@@ -13,15 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.readers.base import Header, storage_dtype
-from unet_ddp.errors import UserError, install_command
+from unet_ddp.errors import install_command
 from unet_ddp.extras.formats.tiff import Layout
 from unet_ddp.extras.geo.maps import Place, find_place, gdal, open_map
-
-Area = tuple[int, int, int, int]
-"""First row and column of a part of an image, and the ones after its last."""
-
-_OFF = 1e-3  # pixels by which the edges of two maps may differ
-_POINTS = np.linspace(0, 1, 33)  # along an edge, which may be a curve in another CRS
 
 
 def open_windows(
@@ -45,6 +39,9 @@ def open_windows(
     bands = list(range(1, dataset.count + 1))
     if layout.alpha is not None:
         bands.append(bands.pop(layout.alpha))
+    channels = 3 if is_indexed else len(bands)
+    if layout.alpha is not None:
+        channels -= 1
     place = None
     with suppress(Exception):  # of an odd CRS
         place = find_place(dataset)
@@ -52,7 +49,7 @@ def open_windows(
     header = Header(
         dataset.width,
         dataset.height,
-        3 if is_indexed else len(bands) - (layout.alpha is not None),
+        channels,
         storage_dtype(np.dtype(dataset.dtypes[0])),
         has_alpha=layout.alpha is not None,
         palette=_read_palette(dataset) if is_indexed else None,
@@ -92,52 +89,27 @@ class MapWindows:
             stored = self._dataset.read(self._bands, window=window, out_shape=shape)
         return np.moveaxis(stored, 0, -1)
 
+    def covers(self, rows: slice, columns: slice) -> bool:
+        """Return whether a warped map has all pixels of a part."""
+        window = (rows.start, rows.stop), (columns.start, columns.stop)
+        with gdal(self.path):
+            return bool(self._dataset.dataset_mask(window=window).all())
+
     def warped_to(self, other: MapWindows) -> MapWindows:
-        """Return this map on the grid of another one, each pixel the nearest of its own."""
-        assert other.place is not None
+        """Return this map on the grid of another one, by the nearest pixel; both have a CRS.
+
+        Raises:
+            UserError: there is no way from one CRS to the other.
+        """
+        place, (height, width) = other.place, other.header.size
+        assert place is not None
         with gdal(self.path):
             from rasterio import Affine
             from rasterio.vrt import WarpedVRT
 
-            grid = {"crs": other.place.crs, "transform": Affine(*other.place.transform)}
-            width, height = other.header.width, other.header.height
-            warped = WarpedVRT(self._dataset, **grid, width=width, height=height)  # by nearest
+            grid = {"crs": place.crs, "transform": Affine(*place.transform)}
+            warped = WarpedVRT(self._dataset, **grid, width=width, height=height, add_alpha=True)
         header = replace(
-            self.header, width=width, height=height, ground_resolution=other.place.resolution
+            self.header, width=width, height=height, ground_resolution=place.resolution
         )
-        return MapWindows(self.path, warped, self._bands, header, other.place)
-
-    def find_area(self, other: MapWindows) -> Area:
-        """Return the part of another map that this one covers; it may be empty.
-
-        Raises:
-            UserError: one of them has no CRS, or there is no way from one to the other.
-        """
-        place, onto = self.place, other.place
-        if not (place and onto and place.crs and onto.crs):
-            raise UserError("no CRS")
-        height, width = self.header.size
-        along, none = _POINTS, np.zeros_like(_POINTS)
-        sides = [(along, none), (along, none + 1), (none, along), (none + 1, along)]
-        columns, rows = np.concatenate(sides, axis=1) * [[width], [height]]
-        with gdal(self.path):
-            from rasterio import Affine
-            from rasterio.warp import transform
-
-            x, y = place.to_map(np.stack([columns, rows], axis=1)).T
-            x, y = map(np.array, transform(place.crs, onto.crs, x, y))
-            columns, rows = ~Affine(*onto.transform) * (x, y)
-        if not (np.isfinite(columns).all() and np.isfinite(rows).all()):
-            raise UserError("no way from its CRS")
-        above, below, *_ = np.split(rows, 4)
-        *_, left, right = np.split(columns, 4)
-        top, bottom = _between(above, below, other.header.height)
-        first, last = _between(left, right, other.header.width)
-        return top, first, bottom, last
-
-
-def _between(one: NDArray[Any], another: NDArray[Any], length: int) -> tuple[int, int]:
-    """Return the pixels of a side that lie between two edges."""
-    low, high = sorted((one, another), key=lambda edge: float(edge.mean()))
-    start, end = math.ceil(low.max() - _OFF), math.floor(high.min() + _OFF)
-    return max(0, start), max(0, start, min(length, end))
+        return MapWindows(self.path, warped, self._bands, header, place)

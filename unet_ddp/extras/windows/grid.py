@@ -23,8 +23,8 @@ from unet_ddp.data.readers.resize import find_nodata
 from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UnreachableError, UserError, count_of, hides_bars
 from unet_ddp.extras.geo.checks import check_pairs
-from unet_ddp.extras.geo.windows import Area, MapWindows
-from unet_ddp.extras.windows.pairs import WindowPairs, find_unit
+from unet_ddp.extras.geo.windows import MapWindows
+from unet_ddp.extras.windows.pairs import WindowPairs
 from unet_ddp.extras.windows.paths import Window, name_warped
 from unet_ddp.extras.windows.reader import Decoded, WindowFile, open_scene
 from unet_ddp.files import is_address
@@ -37,14 +37,14 @@ class Grid:
     """The windows of a scene."""
 
     pair: Pair
-    size: tuple[int, int]
+    size: Size
     """(height, width) of the scene."""
     windows: list[Window]
-    area: Area
-    """The part of the scene that its mask covers."""
     fault: str = ""
     empty: int = 0
     """Windows without data, which are left out."""
+    beyond: int = 0
+    """Windows beyond the mask, which are left out."""
 
 
 def find_windows(scenes: Pairs, config: DataConfig, report: Report) -> Pairs:
@@ -67,13 +67,13 @@ def find_windows(scenes: Pairs, config: DataConfig, report: Report) -> Pairs:
     if not grids:
         return WindowPairs()
     largest = max(grids, key=lambda grid: min(grid.size))
-    if max(largest.size) < size:
+    if 1 < max(largest.size) < size:
         height, width = largest.size
         raise UserError(
             f"--window {size}: larger than every scene; the largest, {largest.pair.image}, is {width}x{height}; "
             f"use --window {max(32, min(largest.size) // 32 * 32)}"
         )
-    _describe(grids, size, report)
+    report.notes.append(_describe(grids, size))
     groups = _name_groups(scenes, config)
     found = [pair for grid in grids for pair in _list_pairs(grid, config, groups)]
     if config.val_images is None and config.validation:
@@ -124,39 +124,34 @@ def _name_groups(scenes: Pairs, config: DataConfig) -> dict[str, str]:
     return dict(zip(scenes.names(), groups.labels(), strict=True))
 
 
-def _describe(grids: list[Grid], size: int, report: Report) -> None:
+def _describe(grids: list[Grid], size: int) -> str:
     total = sum(len(grid.windows) for grid in grids)
-    empty = sum(grid.empty for grid in grids)
     line = f"windows: {total:,} of {size}x{size} pixels in {count_of(len(grids), 'scene')}"
-    if empty:
-        line += f"; {empty:,} without data left out"
-    report.notes.append(line)
-    parts = [grid for grid in grids if grid.area != (0, 0, *grid.size)]
-    if parts:
-        top, left, bottom, right = parts[0].area
-        height, width = parts[0].size
-        report.notes.append(
-            f"{count_of(len(parts), 'scene')} with a mask of another extent or grid, of which the part that it covers is "
-            f"used, e.g. {right - left}x{bottom - top} of {width}x{height} pixels of {parts[0].pair.image}"
-        )
+    left_out = {
+        "without data": sum(grid.empty for grid in grids),
+        "beyond their mask": sum(grid.beyond for grid in grids),
+    }
+    return "; ".join(
+        [line, *(f"{count:,} {why} left out" for why, count in left_out.items() if count)]
+    )
 
 
 def _list_pairs(grid: Grid, config: DataConfig, groups: dict[str, str]) -> Iterator[Pair]:
     """Yield a scene's windows as pairs; a block of them, or the scene, is a group."""
     pair, digits = grid.pair, len(str(max(grid.size)))
     for window in grid.windows:
-        group = groups[pair.name]
+        group = groups[pair.name] or "no group"  # one, as of whole images
         if config.blocks is not None and config.window is not None:
             side = config.blocks * config.window
-            down, right = (window.top - grid.area[0]) // side, (window.left - grid.area[1]) // side
-            group = f"{pair.name}, block {down}+{right}"
+            group = f"{pair.name}, block {window.top // side}+{window.left // side}"
         name = f"{pair.name}#{window.top:0{digits}}+{window.left:0{digits}}"
         image, mask = window.of(pair.image), window.of(pair.mask)
         yield replace(pair, name=name, image=image, mask=mask, group=group)
 
 
 def plan_scene(pair: Pair, config: DataConfig) -> Grid:
-    """Return the grid over a scene, or over the part that its mask covers; or why there is none."""
+    """Return the grid over a scene, or why there is none."""
+    assert config.window is not None
     try:
         with as_user_error(pair.image):
             image = open_scene(pair.image)
@@ -165,23 +160,31 @@ def plan_scene(pair: Pair, config: DataConfig) -> Grid:
     except UnreachableError:
         raise
     except UserError:  # one window, so that the scan says it, or skips it
-        return Grid(pair, (1, 1), [Window(0, 0, 1, 1)], (0, 0, 1, 1))
-    try:
-        pair, (top, left, bottom, right) = _match(pair, image, mask, find_unit(config.scale))
-    except UserError as error:
-        return Grid(pair, image.header.size, [], (0, 0, 0, 0), str(error))
-    assert config.window is not None
-    rows, columns = _cut(bottom - top, config.window), _cut(right - left, config.window)
+        return Grid(pair, (1, 1), [Window(0, 0, 1, 1)])
+    height, width = image.header.size
+    rows, columns = _cut(height, config.window), _cut(width, config.window)
     windows = [
-        Window(top + y, left + x, y_end - y, x_end - x)
-        for (y, y_end), (x, x_end) in product(rows, columns)
+        Window(y, x, y_end - y, x_end - x) for (y, y_end), (x, x_end) in product(rows, columns)
     ]
+    grid = Grid(pair, (height, width), windows)
+    try:
+        grid.pair = _match(pair, image, mask)
+        if grid.pair is not pair:
+            warped = open_scene(grid.pair.mask)
+            assert isinstance(warped, MapWindows)
+            grid.windows = [each for each in windows if warped.covers(each.rows, each.columns)]
+            grid.beyond = len(windows) - len(grid.windows)
+            if not grid.windows:
+                raise UserError(
+                    f"{pair.mask}: covers no window of its image {pair.image} on the map"
+                )
+    except UserError as error:
+        return Grid(pair, (height, width), [], str(error))
     nodata = image.header.nodata if config.nodata is None else config.nodata
-    kept = windows
     if nodata is not None or image.header.has_alpha:
-        kept = [window for window in windows if has_data(pair, window, nodata)]
-    area = top, left, bottom, right
-    return Grid(pair, image.header.size, kept, area, empty=len(windows) - len(kept))
+        kept = [each for each in grid.windows if has_data(pair, each, nodata)]
+        grid.empty, grid.windows = len(grid.windows) - len(kept), kept
+    return grid
 
 
 def _cut(length: int, size: int) -> list[tuple[int, int]]:
@@ -190,34 +193,25 @@ def _cut(length: int, size: int) -> list[tuple[int, int]]:
     return list(pairwise([*range(0, count * size, size), length]))
 
 
-def _match(
-    pair: Pair, image: ByWindows | Decoded, mask: ByWindows | Decoded, unit: int
-) -> tuple[Pair, Area]:
-    """Return a scene with a mask on its grid, and the part of it that the mask covers.
+def _match(pair: Pair, image: ByWindows | Decoded, mask: ByWindows | Decoded) -> Pair:
+    """Return a scene with a mask on its grid.
 
     Raises:
         UserError: they have different sizes or places, and no CRS by which to bring them together.
     """
-    size, mask_size = image.header.size, mask.header.size
-    is_alike = size == mask_size
-    if not (isinstance(image, MapWindows) and isinstance(mask, MapWindows)):
-        if is_alike:
-            return pair, (0, 0, *size)
-        raise UserError(_differ(pair, size, mask_size))
-    unknown = (0, 0)
-    about = ImageMetadata(image.header, unknown, "", place=image.place)
-    about_mask = MaskMetadata(mask.header, unknown, (), (), mask.place)
-    if is_alike and not check_pairs([ScannedPair(pair, about, about_mask)]):
-        return pair, (0, 0, *size)
-    if not (image.place and mask.place and image.place.crs and mask.place.crs):
-        raise UserError(_differ(pair, size, mask_size))
-    top, left, bottom, right = mask.find_area(image)
-    top, left = -(-top // unit) * unit, -(-left // unit) * unit  # as a window of the whole begins
-    if top >= bottom or left >= right:
-        raise UserError(f"{pair.mask}: covers no part of its image {pair.image} on the map")
+    is_alike = image.header.size == mask.header.size
+    is_on_map = False
+    if isinstance(image, MapWindows) and isinstance(mask, MapWindows):
+        about = ImageMetadata(image.header, (0, 0), "", place=image.place)
+        about_mask = MaskMetadata(mask.header, (0, 0), (), (), mask.place)
+        is_alike = is_alike and not check_pairs([ScannedPair(pair, about, about_mask)])
+        is_on_map = all(place and place.crs for place in (image.place, mask.place))
+    if is_alike:
+        return pair
+    if not is_on_map:
+        raise UserError(_differ(pair, image.header.size, mask.header.size))
     stamp = pair.stamps[0] or find_stamp(pair.image)
-    warped = replace(pair, mask=name_warped(pair.mask, pair.image, stamp))
-    return warped, (top, left, bottom, right)
+    return replace(pair, mask=name_warped(pair.mask, pair.image, stamp))
 
 
 def _differ(pair: Pair, size: Size, mask_size: Size) -> str:

@@ -32,7 +32,7 @@ _STRIDE = (
 class WindowPairs(Pairs):
     """Windows of scenes, of this machine or in storage."""
 
-    group_rule = "of windows, of a scene or block each"
+    group_rule = "of windows"
 
     @property
     def storage(self) -> Storage | None:
@@ -110,7 +110,10 @@ def find_neighbours(pairs: Iterable[Pair], size: int) -> set[tuple[str, int, int
 def with_context(pair: Pair, config: DataConfig) -> Pair:
     """Return a pair with more of the scene around its image: at its cut edges the network would lack context."""
     file, (top, left, height, width) = split_window(pair.image)
-    header = open_scene(file).header
+    try:
+        header = open_scene(file).header
+    except UserError:  # as the scan has said
+        return pair
     scale = config.scale
     if config.ground_resolution is not None:
         scale = ground_scale(file, header.ground_resolution, scale, config.ground_resolution)

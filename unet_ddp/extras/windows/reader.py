@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unet_ddp.checks.metadata import ScannedPair
 from unet_ddp.data.memory import remove_unused
 from unet_ddp.data.pairs import Stamp, find_stamp
 from unet_ddp.data.readers.bands import BandsFile, ByWindows, as_pixels
@@ -25,21 +27,41 @@ from unet_ddp.data.readers.base import (
 )
 from unet_ddp.data.readers.read import READERS, Source, describe_readers, find_reader
 from unet_ddp.data.readers.resize import resize_area
+from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.extras.geo.checks import ground_scale
 from unet_ddp.extras.geo.reader import MapFile
+from unet_ddp.extras.geo.sides import find_neighbours
 from unet_ddp.extras.geo.windows import MapWindows, open_windows
 from unet_ddp.extras.windows.paths import split_warped, split_window
 from unet_ddp.files import cache_folder, is_address, replacing, write_errors
-from unet_ddp.storage import local_file, real_file, storage_of
+from unet_ddp.storage import real_file
 
 _MOST_OPEN = 256  # scenes, of all threads
+
+
+def _check_sides(scanned: Sequence[ScannedPair], split: Split) -> list[str]:
+    """Return a warning if scenes on two sides of a split lie next to each other on the map."""
+    known, sides = {pair.name for pair, *_ in scanned}, []
+    for side in (split.training, split.validation):
+        files = (split_window(pair.image)[0] for pair in side if pair.name in known)
+        scenes = dict.fromkeys(files)
+        opened = [(path, open_scene(path)) for path in scenes]
+        sides.append(
+            {
+                path: (each.place, each.header.size)
+                for path, each in opened
+                if isinstance(each, MapWindows)
+            }
+        )
+    return find_neighbours(sides[0], sides[1])
 
 
 class WindowFile(BandsFile, MapFile):
     """A part of an image or of a mask."""
 
     place = None  # the grid of windows was found with it
+    check_sides = staticmethod(_check_sides)
 
     def __init__(self, path: Path) -> None:
         OpenFile.__init__(self, path)
@@ -117,7 +139,9 @@ def _open(path: Path, stamp: Stamp | None, process: int, thread: int) -> ByWindo
         if found is not None:
             return found
     if is_address(path):
-        path = _copy(path)
+        raise UserError(
+            f"{path}: windows of objects are read of TIFFs alone; save it as one, in tiles"
+        )
     opened = reader(path)
     if isinstance(opened, ByWindows):
         return opened
@@ -141,47 +165,28 @@ class Decoded:
 
     def array(self, channels: int | None, *, planes: bool) -> NDArray[Any]:
         """Return the image with so many channels, or the values of a mask, mapped into memory."""
+        from filelock import FileLock
 
-        def write(temporary: Path) -> None:
-            with Source(self.path, planes) as source, source.reading() as opened:
-                if channels is None:
-                    pixels = opened.read_mask()
-                else:
-                    pixels = opened.read(ImageFormat(channels, self.header.dtype))
-            with temporary.open("wb") as file:
-                np.save(file, pixels)
-
-        about = f"{channels} {planes} {READERS} {describe_readers([self.path])}"
-        file = _keep(self.path, find_stamp(self.path), f"{about}.npy", write)
+        caches = cache_folder()
+        if caches is None:
+            raise UserError(f"{self.path}: needs a cache folder; name one with XDG_CACHE_HOME")
+        about = f"{self.path.absolute()!s} {find_stamp(self.path)} {channels} {planes} {READERS} {describe_readers([self.path])}"
+        file = caches / "scenes" / f"{hashlib.sha256(os.fsencode(about)).hexdigest()[:32]}.npy"
+        with write_errors(file.parent, "make room, or save scenes as TIFF, which needs no copy"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(file.with_suffix(".lock")):  # other processes wait
+                if not file.exists():
+                    remove_unused(file.parent.iterdir())
+                    self._decode(file, channels, planes=planes)
+            os.utime(file)
         array: NDArray[Any] = np.load(file, mmap_mode="r")
         return array
 
-
-def _copy(path: Path) -> Path:
-    """Return this machine's copy of an object."""
-
-    def write(temporary: Path) -> None:
-        with local_file(path) as local:
-            temporary.write_bytes(local.read_bytes())
-
-    return _keep(path, storage_of(path).find_stamp(path), path.suffix, write)
-
-
-def _keep(path: Path, stamp: Stamp, about: str, write: Any) -> Path:
-    """Return a file of the cache that one process writes, and others wait for."""
-    from filelock import FileLock
-
-    caches = cache_folder()
-    if caches is None:
-        raise UserError(f"{path}: needs a cache folder; name one with XDG_CACHE_HOME")
-    digest = hashlib.sha256(os.fsencode(f"{path.absolute()!s} {stamp} {about}")).hexdigest()
-    kept = caches / "scenes" / f"{digest[:32]}{Path(about).suffix}"
-    with write_errors(kept.parent, "make room, or save scenes as tiled TIFF, which need no copy"):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(kept.with_suffix(".lock")):
-            if not kept.exists():
-                remove_unused(kept.parent.iterdir())
-                with replacing(kept) as temporary:
-                    write(temporary)
-        os.utime(kept)
-    return kept
+    def _decode(self, file: Path, channels: int | None, *, planes: bool) -> None:
+        with Source(self.path, planes) as source, source.reading() as opened:
+            if channels is None:
+                pixels = opened.read_mask()
+            else:
+                pixels = opened.read(ImageFormat(channels, self.header.dtype))
+        with replacing(file) as temporary, temporary.open("wb") as written:
+            np.save(written, pixels)
