@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 
 from unet_ddp.errors import UserError, count_of, join_some
 from unet_ddp.settings import Plain, as_flag
@@ -39,6 +39,11 @@ def reword(said: str) -> str:
     if found := _UNREAD.fullmatch(said):
         return _reword_unread(*found.groups()) or said
     return said
+
+
+def join_flags(names: Iterable[str]) -> str:
+    """Return the flags of settings for a message."""
+    return " and ".join(map(as_flag, names))
 
 
 def refuse_empty(values: Mapping[str, Plain], typed: Set[str]) -> None:
