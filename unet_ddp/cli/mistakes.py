@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Set
 
 from unet_ddp.errors import UserError, count_of, join_some
-from unet_ddp.settings import Plain, as_flag
+from unet_ddp.settings import as_flag
 
 _NO_VALUE = re.compile(r"Missing value for argument '(.+)'\. Expected (\d+|at least one) values?")
 _NO_CHOICE = re.compile(r"invalid choice '(.*)' for argument '(.+)'\. Expected one of \((.*)\)")
@@ -46,7 +46,7 @@ def join_flags(names: Iterable[str]) -> str:
     return " and ".join(map(as_flag, names))
 
 
-def refuse_empty(values: Mapping[str, Plain], typed: Set[str]) -> None:
+def refuse_empty(values: Mapping[str, object], typed: Set[str]) -> None:
     """Raise a UserError if a flag of several values was typed without any."""
     for name in typed:
         if values.get(name) == ():
