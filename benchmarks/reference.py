@@ -74,6 +74,13 @@ _CODE = r"""(?x)
 """
 _INDENT = {"initial_indent": "    ", "subsequent_indent": "    ", "break_on_hyphens": False}
 _WIDEST = 100  # characters of a line of code
+_OBVIOUS = (
+    "0 or more",
+    "1 or more",
+    "above 0",
+    "above 0 and at most 1000000",
+    "-2147483648 or more and at most 2147483647",
+)
 
 
 # -- flags ---------------------------------------------------------------------------------
@@ -88,9 +95,9 @@ def _format_command(name: str) -> Iterator[str]:
     """Yield the lines about a command; flags that it shares with train are only named."""
     kind = COMMANDS[name]
     unused, shared = getattr(kind, "unused", frozenset[str]()), set[str]()
+    of_train = settings_of(TrainConfig)
     settings = {name: each for name, each in settings_of(kind).items() if name not in unused}
     if kind is not TrainConfig and issubclass(kind, TrainConfig):
-        of_train = settings_of(TrainConfig)
         shared = {each for each in of_train if settings.get(each) == of_train[each]}
     yield f"## {name}\n"
     yield from (f"{each}\n" for each in _describe_command(kind, name))
@@ -101,12 +108,12 @@ def _format_command(name: str) -> Iterator[str]:
         yield from (_format_flag(kind, each, settings[each]) for each in names)
         yield ""
     if shared:
-        taken, others = shared & settings.keys(), shared - settings.keys()
+        taken, left = shared, of_train.keys() - settings.keys()
         text = "It also takes these flags of [train](#train):\n"
-        if len(others) < len(taken):
-            text, taken = "It also takes all flags of [train](#train) but these:\n", others
+        if len(left) < len(taken):
+            text, taken = "It also takes all flags of [train](#train) but these:\n", left
         yield text
-        names = " ".join(as_flag(each) for each in settings_of(TrainConfig) if each in taken)
+        names = " ".join(as_flag(each) for each in of_train if each in taken)
         yield textwrap.fill(names, _WIDEST, **_INDENT) + "\n"
 
 
@@ -142,7 +149,7 @@ def _format_flag(kind: Any, name: str, setting: Setting) -> str:
         others = [f"`{other}`" for other in others if other not in text]
         text += f". {words} {', '.join(others)}" * bool(others)
     value, limits = _format_values(value, setting)
-    if "<" in text:  # it has its limits
+    if "<" in text or limits in _OBVIOUS:  # the text has its limits
         limits = ""
     text += _format_facts(default, limits)
     names = f"**{value}**"
@@ -152,11 +159,11 @@ def _format_flag(kind: Any, name: str, setting: Setting) -> str:
 
 
 def _format_facts(default: str, limits: str) -> str:
-    """Return what stands behind a flag's meaning: its default, or that it is required, and its limits."""
-    if not default:
-        return f". Limit: {limits}" if limits else ""
-    text = ". Required" if default == "required" else f". Default: {default}"
-    return f"{text}; {limits}" if limits else text
+    """Return what stands behind a flag's meaning: its limits, its default, or that it is required."""
+    text = f". Limit: {limits}" if limits else ""
+    if default == "required":
+        return f"{text}. Required"
+    return f"{text}. Default: {default}" if default else text
 
 
 def _format_values(metavar: str, setting: Setting) -> tuple[str, str]:
