@@ -257,6 +257,8 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and th
     "ground_resolution": ([0.01, 30], [0, -1, math.nan, math.inf]),
     "crop_size": ([[16, 16]], [[15, 16], [16, 15]]),
     "validation": ([0, 99.9], [-0.1, 100]),
+    "window": ([32, 512], [0, 31]),
+    "blocks": ([], [0]),  # it needs --window
     "validation_images": ([1], [0]),
     "channels": ([1], [0]),
     "classes": ([2, 255], [1, 256]),

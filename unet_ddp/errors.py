@@ -101,10 +101,10 @@ def _list_packages(root: Path, extra: str) -> list[str]:
 
 def hide_secrets(message: object) -> str:
     """Return a text without the names and passwords of its addresses; keys in their queries become ***."""
-    text = _BURNT.sub(r"#\1", str(message))
+    text = str(message)
     if len(text) > 4 * _LONGEST:  # the patterns' time grows with its square
         text = f"{text[: 2 * _LONGEST]} … {text[-2 * _LONGEST :]}"
-    text = _BARE.sub("//", USERINFO.sub(r"\1", text))
+    text = _BARE.sub("//", USERINFO.sub(r"\1", _BURNT.sub(r"#\1", text)))
     return _QUERY.sub(lambda address: _KEY.sub(r"\1***", address[0]), text)
 
 

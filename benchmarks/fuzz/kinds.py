@@ -31,6 +31,7 @@ from benchmarks.fuzz.mutations import (
     odd_plain,
     write_special,
 )
+from benchmarks.fuzz.polygons import build_polygons
 from benchmarks.fuzz.samples import TRAIN, Samples, foreign
 from benchmarks.fuzz.storage import build_pack, build_pointer
 from benchmarks.fuzz.validity import find_invalid_checkpoint, find_invalid_export
@@ -310,6 +311,7 @@ KINDS: dict[str, Callable[[Samples, Path, Dice], Case]] = {
     "lists": build_list,
     "palettes": build_palette,
     "annotations": build_annotations,
+    "polygons": build_polygons,
     "recipes": build_recipe,
     "caches": build_cache,
     "runs": build_run,

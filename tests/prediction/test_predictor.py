@@ -471,8 +471,7 @@ def test_logits_of_what_exceeds_a_share_of_all_memory_are_blended(
             lambda windows: (
                 predictor.models[0].backend(torch.from_numpy(np.stack(windows))).numpy()
             ),
-            (50, 90),
-            Tiling(48, 0.5, 16),
+            *map(Tiling(48, 0.5, 16).along, (50, 90)),
         )
         expected = np.concatenate([band for _, band in bands], axis=1)
         assert np.array_equal(logits.numpy(), expected)

@@ -13,7 +13,12 @@ from tests.prediction.models import CPU, lively_network, load, make_predictor, n
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.prediction.tiling import Tiling, blend
+from unet_ddp.prediction.tiling import Tiling, Window, blend
+
+
+def windows(tiling: Tiling, size: tuple[int, int]) -> tuple[list[Window], list[Window]]:
+    """The windows along both sides of an image."""
+    return tiling.along(size[0]), tiling.along(size[1])
 
 
 def spans(tiling: Tiling, length: int) -> list[tuple[int, int]]:
@@ -65,12 +70,12 @@ def test_blending_puts_windows_where_they_belong_and_holds_one_row_of_them() -> 
         return [window[None, ..., 0].astype(np.float32) for window in windows]
 
     bands = []
-    for top, band in blend(rows, first_channel, (20, 36), Tiling(16, 0, 16)):
+    for top, band in blend(rows, first_channel, *windows(Tiling(16, 0, 16), (20, 36))):
         bands.append((top, band.shape, len(read)))
         assert np.array_equal(band[0], image[top : top + band.shape[1], :, 0])
     assert bands == [(0, (1, 16, 36), 2), (16, (1, 4, 36), 2)]
     assert read == [(0, 16), (16, 20)]
-    overlapping = list(blend(rows, first_channel, (20, 36), Tiling(16, 0.5, 4)))
+    overlapping = list(blend(rows, first_channel, *windows(Tiling(16, 0.5, 4), (20, 36))))
     whole = np.concatenate([band for _, band in overlapping], axis=1)
     assert np.allclose(whole[0], image[..., 0], atol=1e-4)
 
@@ -82,7 +87,9 @@ def test_windows_that_disagree_meet_in_a_ramp() -> None:
         return [np.full((1, *window.shape[:2]), next(numbers), np.float32) for window in windows]
 
     image = noise(64, 400)
-    ((_, band),) = blend(lambda a, b: image[a:b], constant, (64, 400), Tiling(128, 0.5, 16))
+    ((_, band),) = blend(
+        lambda a, b: image[a:b], constant, *windows(Tiling(128, 0.5, 16), (64, 400))
+    )
     row = band[0, 0]
     assert row[0] == 0 and row[-1] == 5
     assert (np.diff(row) >= 0).all() and np.diff(row).max() < 0.25
@@ -96,14 +103,18 @@ def test_windows_of_one_size_are_seen_at_once() -> None:
         return np.stack(windows)[:, None, ..., 0].astype(np.float32)
 
     image, tiling = noise(16, 75), Tiling(16, 0, 16)
-    bands = blend(lambda a, b: image[a:b], first_channel, (16, 75), tiling, at_once=3)
+    bands = blend(lambda a, b: image[a:b], first_channel, *windows(tiling, (16, 75)), at_once=3)
     ((_, band),) = bands
     assert np.array_equal(band[0], image[..., 0])
     assert seen == [[16, 16, 16], [16], [11]]
 
 
 def blended(predictor: Predictor, image: np.ndarray, tiling: Tiling) -> np.ndarray:
-    bands = blend(lambda a, b: image[a:b], predictor.scores, image.shape[:2], tiling)
+    bands = blend(
+        lambda a, b: image[a:b],
+        predictor.scores,
+        *windows(tiling, (image.shape[0], image.shape[1])),
+    )
     return np.concatenate([band for _, band in bands], axis=1)
 
 

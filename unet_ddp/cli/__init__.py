@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import tyro
 
 from unet_ddp.cli.help import format_help
-from unet_ddp.cli.mistakes import reword
+from unet_ddp.cli.mistakes import refuse_empty, reword
 from unet_ddp.cli.recipes import (
     Scalar,
     check_own_code,
@@ -72,15 +72,13 @@ def parse_train(
     config = with_values(kind(), values_of(_read_flags(kind, argv, prog)))
     check_values(config)
     typed = _find_given(argv)
-    for name in typed:
-        if values_of(config).get(name) == ():
-            raise UserError(f"{as_flag(name)}: give at least one value")
     path = config.launch.config
     recipe = read_recipe(path) if path is not None else {}
     for where, names in (("", typed), (f"{path}: ", {*recipe})):
         for pair in pairs_of(kind, Replaces):
             if names.issuperset(pair):
                 raise UserError(f"{where}{_join_flags(pair)}: use one of them")
+    refuse_empty(values_of(config), typed)
     hidden = _replaced_by(typed, kind)
     values = {name: value for name, value in recipe.items() if name not in hidden}
     for name, _ in pairs_of(kind, Typed):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Set
 
-from unet_ddp.errors import count_of, join_some
+from unet_ddp.errors import UserError, count_of, join_some
+from unet_ddp.settings import Plain, as_flag
 
 _NO_VALUE = re.compile(r"Missing value for argument '(.+)'\. Expected (\d+|at least one) values?")
 _NO_CHOICE = re.compile(r"invalid choice '(.*)' for argument '(.+)'\. Expected one of \((.*)\)")
@@ -37,6 +39,13 @@ def reword(said: str) -> str:
     if found := _UNREAD.fullmatch(said):
         return _reword_unread(*found.groups()) or said
     return said
+
+
+def refuse_empty(values: Mapping[str, Plain], typed: Set[str]) -> None:
+    """Raise a UserError if a flag of several values was typed without any."""
+    for name in typed:
+        if values.get(name) == ():
+            raise UserError(f"{as_flag(name)}: give at least one value")
 
 
 def _reword_unread(flag: str, reason: str) -> str:

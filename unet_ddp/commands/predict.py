@@ -2,9 +2,10 @@
 
     python predict.py image.jpg [more.jpg folder/ ...]
     torchrun --nproc_per_node=4 predict.py folder/ --output masks/ --rle submission.csv
+    python predict.py scene.tif --nproc 4
 
 A job finds its images, loads the networks, predicts and writes, and at the end merges what is one
-file for all images. Under torchrun every process takes its share of the images.
+file for all images. Of several processes each takes its share of the images, and of a large scene.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from unet_ddp.checkpoints.weights import find_model
-from unet_ddp.data.readers.read import use_own_readers
+from unet_ddp.data.readers.base import Scene
+from unet_ddp.data.readers.read import find_readers, use_own_readers
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, one_line
@@ -37,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; exit with 0, 1 if some of several images failed, 2 after a mistake."""
     config = parse_program(parse_predict, argv, "predict")
     with exit_on_signals():
-        run_on_all_ranks(predict, config, nproc=1, device=config.device, timeout=PATIENCE)
+        run_on_all_ranks(
+            predict, config, nproc=config.nproc, device=config.device, timeout=PATIENCE
+        )
 
 
 def predict(config: PredictConfig, world: World) -> int:
@@ -58,10 +62,14 @@ def predict(config: PredictConfig, world: World) -> int:
         )
     )
     with ExitStack() as stack:
+        stack.enter_context(exit_on_signals())  # those that --nproc started hear them, too
         lists = [each for each in outputs if each.path is not None]
         records = [stack.enter_context(closing(Records(each))) for each in lists]
         job = Job(config, world, files, predictor, outputs, records)
-        counts = print_outcomes(job, process_images(job))
+        process = process_images
+        if any(issubclass(reader, Scene) for reader in find_readers(images)):
+            from unet_ddp.extras.scenes.process import process_scenes as process
+        counts = print_outcomes(job, process(job))
         failed, single_class, skipped, kept = map(sum, zip(*world.gather(counts), strict=True))
         for each in records:
             each.merge(world)

@@ -260,13 +260,11 @@ def remove_temporary(path: Path) -> None:
 
 def remove_stale(files: Iterable[Path]) -> None:
     """Remove the temporary files that killed processes left of `files`."""
-    names: dict[Path, set[str]] = {}
-    for path in files:
-        names.setdefault(path.parent, set()).add(path.name)
-    for folder, known in names.items():
+    known = {*files}
+    for folder in {path.parent for path in known}:
         for temporary in folder.glob(".*.tmp"):
             found = _TEMPORARY.fullmatch(temporary.name)
-            if found and found[1] in known and not is_alive(int(found[2])):
+            if found and folder / found[1] in known and not is_alive(int(found[2])):
                 temporary.unlink(missing_ok=True)
 
 
@@ -285,8 +283,9 @@ def _handling(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> 
 
 def _remove_and_exit(number: int, frame: Any) -> None:
     with _lock:  # no other thread begins a file after this
-        with suppress(OSError):  # a closed terminal
-            os.write(2, b"stopped; continue with --skip-existing\n")
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # one process of a host says it
+            with suppress(OSError):  # a closed terminal
+                os.write(2, b"stopped; continue with --skip-existing\n")
         for path in [*_unfinished] * 2:  # a thread that opens one by its name makes it anew, once
             with suppress(OSError):
                 path.unlink()

@@ -86,6 +86,8 @@ class PredictConfig:
     """Skip images whose files already exist, to continue an interrupted job."""
     batch_size: Annotated[int | None, flag("N", "-b"), Limit(at_least=1), Heading("How")] = None
     """Images of equal size per batch (default: 8 on a GPU; one per core on a CPU)."""
+    nproc: Annotated[int, flag("N"), Limit(at_least=1)] = 1
+    """Start N processes on this machine, as torchrun --nproc_per_node=N does; they share the images, and a large scene."""
     workers: Annotated[int | None, flag("N"), Limit(at_least=1)] = None
     """Threads that read, write and, on a CPU, predict (default: one per core)."""
     precision: Literal["auto", "float32"] = "auto"

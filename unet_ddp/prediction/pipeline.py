@@ -158,10 +158,10 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
             if len(job.files) == 1:
                 raise
             return Outcome(error=str(error))
-    return _describe(job, files, prediction, kept)
+    return describe(job, files, prediction, kept)
 
 
-def _describe(job: Job, files: ImageFiles, prediction: Prediction, kept: Sequence[Path]) -> Outcome:
+def describe(job: Job, files: ImageFiles, prediction: Prediction, kept: Sequence[Path]) -> Outcome:
     """Return what was written of an image, and what is in its mask if the classes have names."""
     labels = prediction.labels
     found = [k for k, share in enumerate(prediction.shares) if share]

@@ -273,10 +273,10 @@ class Predictor:
         size = images.shape[1], images.shape[2]
         if max(size) <= TILE or self._bytes_for(size) < _TOTAL_SHARE * total_memory(self.device):
             return mean_logits(self.networks, images, self.tta, self.head)
-        tiling = Tiling(TILE, OVERLAP, self.stride)
+        rows, columns = map(Tiling(TILE, OVERLAP, self.stride).along, size)
         found = []
         for pixels in images.numpy():
-            bands = blend(in_memory(pixels, size).read, self._window_logits, size, tiling)
+            bands = blend(in_memory(pixels, size).read, self._window_logits, rows, columns)
             found.append(np.concatenate([band for _, band in bands], axis=1))
         return torch.from_numpy(np.stack(found)).to(self.device)
 

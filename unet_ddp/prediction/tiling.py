@@ -99,19 +99,19 @@ class Window:
 def blend(
     read: Callable[[int, int], Pixels],
     predict: Callable[[list[Pixels]], Iterable[Scores]],
-    size: tuple[int, int],
-    tiling: Tiling,
+    rows: Iterable[Window],
+    columns: Iterable[Window],
     *,
     at_once: int = 1,
 ) -> Iterator[ScoreBand]:
     """Yield the scores of an image in bands from the top, with one row of windows in memory.
 
     `read` gives the image's rows (rows, W, C) between two, and `predict` the scores (classes, rows,
-    columns) of each of at most `at_once` windows (rows, columns, C) of one size; `size` is (height,
-    width).
+    columns) of each of at most `at_once` windows (rows, columns, C) of one size. `rows` and `columns` are the
+    windows along its sides.
     """
     batches: list[list[Window]] = []
-    for window in tiling.along(size[1]):
+    for window in columns:
         batch = batches[-1] if batches else []
         # The last window may be narrower.
         if 0 < len(batch) < at_once and len(batch[0].weight) == len(window.weight):
@@ -120,7 +120,7 @@ def blend(
             batches.append([window])
     pending: Scores | None = None  # rows that windows further down reach too
     top = 0
-    for row in tiling.along(size[0]):
+    for row in rows:
         pixels = read(row.start, row.end)
         if row.start > top and pending is not None:
             yield top, pending[:, : row.start - top]
@@ -165,12 +165,12 @@ class TiledScores:
             self._image = None
             image = image or predictor.open(self._source)
         assert image is not None
-        tiling, size = predictor.tiling, image.input_size
-        side, at_once = tiling.window, 1
+        rows, columns = map(predictor.tiling.along, image.input_size)
+        side, at_once = predictor.tiling.window, 1
         if predictor.device.type == "cuda":
             at_once = min(_WINDOWS, predictor.most_at_once((side, side)))
         try:
-            yield from blend(image.read, predictor.scores, size, tiling, at_once=at_once)
+            yield from blend(image.read, predictor.scores, rows, columns, at_once=at_once)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

@@ -29,7 +29,7 @@ from tests.prediction.models import noise
 from unet_ddp.checks.check import check_dataset, prepare_data
 from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import DataConfig
-from unet_ddp.data.dataset import PreparedData
+from unet_ddp.data.dataset import PreparedData, Sample, SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import Report, find_pairs
 from unet_ddp.data.readers.read import read_mask
@@ -196,6 +196,14 @@ def test_a_path_says_all_of_a_mask(
     assert parse(mask.path) == mask and real_file(mask.path) == mask.labels
     assert parse(Path(f"{mask.path}#0+512+32+32.window")) == mask
     assert parse(mask.labels) is None
+
+
+def test_labels_that_are_gone_in_the_middle_of_a_run_are_named(maps: Path) -> None:
+    data = prepared(maps / "imgs", maps / "labels.gpkg")
+    samples = SegmentationDataset(data.split.training, data.labels, data.format, scale=1.0)
+    assert isinstance(samples[0, 0], Sample)
+    (maps / "labels.gpkg").unlink()
+    assert str(samples[0, 0]) == f"{maps}/labels.gpkg: not found"
 
 
 def test_messages_name_the_labels_and_the_image() -> None:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import torch
 
-from tests.extras.windows.scenes import check, config_of, draw_scene, find_windows, write_scenes
+from tests.extras.windows.scenes import (
+    TILED,
+    check,
+    config_of,
+    draw_scene,
+    find_windows,
+    write_scenes,
+)
+from tests.maps import write_map
 from unet_ddp.checks.check import prepare_data
 from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.dataset import SegmentationDataset
@@ -18,6 +28,7 @@ from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import ImageFormat
+from unet_ddp.data.splits import split_pairs
 from unet_ddp.extras.windows.pairs import WindowPairs, find_unit, with_context
 from unet_ddp.extras.windows.paths import split_window
 from unet_ddp.network.unet import UNet
@@ -158,3 +169,36 @@ def test_settings_that_do_not_suit_the_scenes(
     assert [problem[: len(said.format(folder))] for problem in report.problems] == [
         said.format(folder)
     ]
+
+
+def memorise(side: Any, fields: np.ndarray, mask: np.ndarray) -> float:
+    """Share of the validation pixels that have the class of the training pixel that looks most like them."""
+    pixels = []
+    for pairs in (side.training, side.validation):
+        chosen = np.zeros(mask.shape, bool)
+        for _, top, left in places(pairs):
+            chosen[top : top + 32, left : left + 32] = True
+        rows, columns = (each[::3] for each in np.nonzero(chosen))
+        pixels.append((fields[rows, columns], mask[rows, columns]))
+    (known, classes), (asked, truth) = pixels
+    looks = cv2.flann_Index(known, {"algorithm": 1, "trees": 4})
+    nearest, _ = looks.knnSearch(asked, 1, params={"checks": 64})
+    return float((classes[nearest[:, 0]] == truth).mean())
+
+
+def test_neighbours_leak_and_blocks_do_not(tmp_path: Path) -> None:
+    """Of smooth random fields that do not tell the mask, who remembers the training pixels knows their neighbours."""
+    random = np.random.default_rng(2)
+    smooth = [cv2.GaussianBlur(random.standard_normal((640, 640)), None, 24) for _ in range(7)]
+    fields = np.stack([128 + 40 * each / each.std() for each in smooth[:6]], axis=-1)
+    image, mask = fields.clip(0, 255).astype(np.uint8), (smooth[6] > 0).astype(np.uint8)
+    for kind, pixels in (("imgs", image[..., :3]), ("masks", mask)):
+        write_map(tmp_path / kind / "a.tif", pixels, **TILED)
+    by_blocks = check(tmp_path, window=32, blocks=4, validation=20)[0].split
+    windows, _ = find_windows(tmp_path, window=32, validation=0)
+    single = split_pairs(
+        WindowPairs(replace(pair, group=pair.name) for pair in windows), validation=20, seed=1
+    )
+    looks = fields.astype(np.float32)
+    leaked, honest = (memorise(split, looks, mask) for split in (single, by_blocks))
+    assert leaked > 0.75 and honest < 0.6  # 0.83 and 0.49; chance is 0.5

@@ -36,7 +36,10 @@ from unet_ddp.files import as_path
 from unet_ddp.plugins import find, is_built_in, is_own, list_names, read_sources
 
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # first bytes
-_OF_PARTS = {"polygons"}  # readers of what a path names in a file; no file has their suffixes
+_OF_PARTS = {
+    "polygons",
+    "window",
+}  # readers of what a path names in a file; no file has their suffixes
 READERS = 11
 """Version of the readers, and of what the scan keeps: caches of another one are not used."""
 

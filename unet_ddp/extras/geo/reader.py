@@ -144,10 +144,13 @@ class MapFile(TiffFile, Scene):
             del bands[self.layout.alpha]
         return bands if len(bands) == wanted.channels else []
 
-    def mark_nodata(self, ids: NDArray[Any], mark: int) -> int:
-        """Set `ids` (H, W) to `mark` where the image is transparent or without data; return how often."""
+    def mark_nodata(self, ids: NDArray[Any], mark: int, at: tuple[int, int] = (0, 0)) -> int:
+        """Set `ids` (H, W) to `mark` where the image is transparent or without data; return how often.
+
+        They may be a part of the image, which begins `at` a row and a column.
+        """
         dataset = self._dataset
-        count, width = 0, ids.shape[1]
+        count, (first, left) = 0, at
         with gdal(self.path):
             flags = enumerate(dataset.mask_flag_enums, start=1)
             bands = [band for band, kinds in flags if kinds[0].name != "all_valid"]
@@ -161,7 +164,8 @@ class MapFile(TiffFile, Scene):
                 return int(np.count_nonzero(turned))
             for top in range(0, len(ids), _AT_ONCE):
                 part = ids[top : top + _AT_ONCE]
-                window = (top, top + len(part)), (0, width)
+                row = first + top
+                window = (row, row + len(part)), (left, left + ids.shape[1])
                 empty = is_empty(dataset.read_masks(bands, window=window) == 0, axis=0)
                 part[empty] = mark
                 count += int(np.count_nonzero(empty))
@@ -177,9 +181,11 @@ class MapRows:
         self._wanted = wanted
         self._bands = bands
 
-    def read(self, top: int, bottom: int) -> Pixels:
-        """Return the rows `top` to `bottom`, with no-data pixels filled; see `MapFile.check_rows`."""
+    def read(self, top: int, bottom: int, columns: range | None = None) -> Pixels:
+        """Return the rows `top` to `bottom`, or some columns of them, with no-data pixels filled; see `MapFile.check_rows`."""
         self._file.check_rows(bottom - top)
-        stored = self._file.read_bands(self._bands, ((top, bottom), (0, self.width)))
+        columns = columns or range(self.width)
+        window = (top, bottom), (columns.start, columns.stop)
+        stored = self._file.read_bands(self._bands, window)
         pixels = stored.astype(self._wanted.dtype, copy=False)
-        return fit_pixels(pixels, self._wanted, (bottom - top, self.width), self._file.path)[0]
+        return fit_pixels(pixels, self._wanted, (bottom - top, len(columns)), self._file.path)[0]

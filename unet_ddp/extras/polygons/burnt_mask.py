@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, urlencode
 
 from unet_ddp.data.pairs import Stamp, find_stamp
+from unet_ddp.data.readers.base import as_user_error
 from unet_ddp.extras.polygons.polygon_kind import BURNT
 
 _VERSION = 1  # of the rule by which polygons become pixels
@@ -63,11 +64,17 @@ class BurntMask:
 
     @property
     def stamp(self) -> Stamp:
-        """The size in bytes of the polygons' files, and a number that changes with them, or with the image's file."""
-        stamps = [find_stamp(file) for file in self.files]
-        text = repr((_VERSION, stamps, find_stamp(self.image)))
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        return sum(size for size, _ in stamps), int(digest[:15], 16)
+        """The size in bytes of the polygons' files, and a number that changes with them, or with the image's file.
+
+        Raises:
+            UserError: one is not there.
+        """
+        stamps = []
+        for file in (self.image, *self.files):
+            with as_user_error(file):
+                stamps.append(find_stamp(file))
+        digest = hashlib.sha256(repr((_VERSION, stamps)).encode()).hexdigest()
+        return sum(size for size, _ in stamps[1:]), int(digest[:15], 16)
 
 
 @lru_cache(maxsize=1024)

@@ -30,18 +30,18 @@ class PolygonFile(BandsFile):
     suffixes = (BURNT,)
 
     @cached_property
-    def _mask(self) -> BurntMask:
+    def _burnt(self) -> BurntMask:
         found = parse(self.path)
         assert found is not None, self.path
         return found
 
     @cached_property
     def _layer(self) -> Layer:
-        return open_layer(self._mask.labels)
+        return open_layer(self._burnt.labels)
 
     @cached_property
     def _grid(self) -> Grid:
-        return open_grid(self._mask.image, self._layer)
+        return open_grid(self._burnt.image, self._layer)
 
     @property
     def header(self) -> Header:
@@ -61,7 +61,7 @@ class PolygonFile(BandsFile):
 
     def read_window(self, rows: slice, columns: slice) -> NDArray[Any]:
         """Return the values (h, w, 1) of some rows and columns, which need the polygons there alone."""
-        burning, layer = self._mask.burning, self._layer
+        burning, layer = self._burnt.burning, self._layer
         bounds = self._grid.find_bounds(rows, columns)
         ids, geometries, values = layer.find(bounds, burning.class_field)
         codes = find_codes(layer, ids, values, burning)

@@ -1,0 +1,200 @@
+"""A scene in parts has the mask of the whole, by any number of processes, and also after a stop."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.extras.scenes.small_scenes import (
+    HEIGHT,
+    TILE,
+    WIDTH,
+    die_after,
+    predict_parts,
+    small_is_large,
+)
+from tests.maps import rasterio, write_map
+from tests.prediction.models import noise, write_model, write_photo
+from tests.prediction.test_predict import run
+from tests.ranks import Ranks, warm_context
+from unet_ddp.data.labels import Labels
+from unet_ddp.errors import UserError
+from unet_ddp.extras.scenes import parts
+
+PARTS = 27  # nine rows of three blocks
+
+
+def write_scene(folder: Path, *, classes: int = 2, scale: float = 1.0, **options: Any) -> list[str]:
+    """A map with a corner without data, and a network; return the command's words."""
+    write_model(folder / "net.pt", Labels(tuple(range(classes))), scale=scale)
+    image = noise(HEIGHT, WIDTH)
+    image[:30, :140] = 0
+    write_map(folder / "scene.tif", image, **{"nodata": 0, "tiled": True, "blockxsize": 64, "blockysize": 64, **options})  # fmt: skip
+    return ["scene.tif", "--model", "net.pt", *TILE]
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    return write_scene(tmp_path)
+
+
+def full_disk(*_: Any) -> None:
+    raise UserError("scene_mask.tif: can't be written: No space left on device")
+
+
+def folders(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob(".*.parts-*"))
+
+
+@pytest.mark.parametrize(("classes", "scale"), [(2, 1.0), (3, 0.6), (2, 0.37)])
+def test_a_mask_of_parts_is_that_of_the_whole_by_one_process_or_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: Ranks, classes: int, scale: float
+) -> None:
+    """Byte for byte; the lines that are printed are the same, too."""
+    monkeypatch.chdir(tmp_path)
+    argv = [*write_scene(tmp_path, classes=classes, scale=scale), "-o"]
+    argv_of = {name: [*argv, f"{name}.tif"] for name in ("whole", "one", "wide", "two")}
+    assert run(*argv_of["whole"]) == 0
+    with rasterio.open("whole.tif") as mask:
+        ids = mask.read(1)
+        assert mask.nodata == 255 and (ids[:30, :140] == 255).all()
+        assert len(np.unique(ids)) == classes + 1  # so that a part at a wrong place is seen
+    with small_is_large() as written:
+        assert run(*argv_of["one"]) == 0
+    assert len(written) == PARTS
+    with small_is_large(WIDTH) as written:
+        assert run(*argv_of["wide"]) == 0
+    assert len(written) == PARTS // 3
+    found = ranks.run(2, predict_parts, str(tmp_path), argv_of["two"])
+    assert [each[0] for each in found] == [0, 0] and [each[3] for each in found] == [13, 14]
+    assert found[0][1].count("\n") == 2 and not found[1][1] + found[0][2] + found[1][2]
+    expected = Path("whole.tif").read_bytes()
+    for name in ("one", "wide", "two"):
+        assert Path(f"{name}.tif").read_bytes() == expected, name
+    assert not folders(tmp_path)
+
+
+@pytest.mark.processes
+def test_parts_of_a_job_that_was_killed_are_kept(
+    scene: list[str], tmp_path: Path, ranks: Ranks
+) -> None:
+    assert run(*scene, "-o", "expected.tif") == 0
+    argv = [*scene, "-o", "mask.tif"]
+    process = warm_context().Process(target=die_after, args=(5, str(tmp_path), argv))
+    process.start()
+    process.join()
+    assert process.exitcode == -9 and not Path("mask.tif").exists() and len(folders(tmp_path)) == 1
+    found = ranks.run(2, predict_parts, str(tmp_path), [*argv, "--skip-existing"])
+    assert [each[0] for each in found] == [0, 0] and sum(each[3] for each in found) == PARTS - 5
+    assert (
+        "scene.tif: keeping 5 of 27 parts, which a job that stopped has predicted\n" in found[0][1]
+    )
+    assert Path("mask.tif").read_bytes() == Path("expected.tif").read_bytes()
+    assert not folders(tmp_path)
+
+
+def test_parts_of_another_job_are_named_and_stay(
+    scene: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A full disk leaves them, in one line; another threshold, network or scene makes another job."""
+    argv = [*scene, "-o", "mask.tif"]
+    write = parts.np.savez_compressed
+    done = list[int]()
+
+    def fail(*args: Any, **arrays: Any) -> None:
+        if len(done) == 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done.append(0)
+        write(*args, **arrays)
+
+    with small_is_large() as written:
+        with monkeypatch.context() as patch:
+            patch.setattr(parts.np, "savez_compressed", fail)
+            assert run(*argv) == 2
+        errors = capsys.readouterr().err
+        assert errors == (
+            "error: mask.tif: can't be written: No space left on device; make room, or use another --output\n"
+        )
+        (left,) = folders(tmp_path)
+        assert run(*argv, "--threshold", "0.4") == 0
+        assert f"warning: {left}: parts of another job for this mask" in capsys.readouterr().out
+        assert folders(tmp_path) == [left] and len(written) == 4 + PARTS
+        os.utime("scene.tif", (0, 0))
+        assert run(*argv, "--overwrite") == 0 and len(written) == 4 + 2 * PARTS
+        write_model(tmp_path / "net.pt", Labels((0, 1)), scale=1.0, seed=4)
+        assert run(*argv, "--overwrite") == 0 and len(written) == 4 + 3 * PARTS
+        assert folders(tmp_path) == [left]
+
+
+def test_a_mask_that_is_there_is_skipped_kept_or_refused(
+    scene: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_is_large() as written:
+        assert run(*scene) == 0
+        assert run(*scene, "--skip-existing") == 0 and len(written) == PARTS
+        assert "1 image skipped: the files already exist" in capsys.readouterr().out
+        write_photo(tmp_path / "photo.png")  # what is missing is written
+        assert run(*scene[:1], "photo.png", *scene[1:]) == 0
+        assert "kept scene_mask.tif, which is the same" in capsys.readouterr().out
+        Path("photo_mask.png").unlink()
+        assert run(*scene[:1], "photo.png", *scene[1:], "--threshold", "0.1") == 2
+        assert "scene_mask.tif: already exists, and differs" in capsys.readouterr().err
+        assert not Path("photo_mask.png").exists()
+
+
+def test_a_scene_that_ends_early_is_counted_and_the_others_are_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: Ranks
+) -> None:
+    """The last tiles are damaged, which one of two ranks reads; the photo is dealt out as ever."""
+    monkeypatch.chdir(tmp_path)
+    argv = write_scene(tmp_path, compress="deflate")
+    content = bytearray(Path("scene.tif").read_bytes())
+    with rasterio.open("scene.tif") as dataset:
+        damaged = [dataset.tags(1, ns="TIFF").get("BLOCK_OFFSET_4_6") or dataset.get_tag_item("BLOCK_OFFSET_4_6", "TIFF", bidx=1)]  # fmt: skip
+    start = int(damaged[0])
+    content[start : start + 40] = bytes(40)
+    Path("bad.tif").write_bytes(content)
+    argv[:1] = ["bad.tif", "scene.tif"]
+    found = ranks.run(2, predict_parts, str(tmp_path), [*argv, "-o", "masks"])
+    assert [each[0] for each in found] == [1, 1], found
+    assert found[0][2].count("error: bad.tif: ") == 1, found[0][2]
+    assert Path("masks/scene_mask.tif").exists() and not Path("masks/bad_mask.tif").exists()
+
+
+def test_a_damaged_part_is_named(
+    scene: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with small_is_large() as written:
+        with monkeypatch.context() as patch:
+            patch.setattr("unet_ddp.extras.scenes.process.write_mask", full_disk)
+            assert run(*scene) == 2
+        part = written[3]
+        content = bytearray(part.read_bytes())
+        content[200] ^= 1
+        part.write_bytes(content)
+        assert run(*scene) == 2
+        _, error = capsys.readouterr().err.splitlines()
+        assert error.startswith(f"error: {part}: corrupt (")
+        part.unlink()
+        assert run(*scene) == 0 and len(written) == PARTS + 1
+
+
+@pytest.mark.parametrize("flag", ["--overlay", "--rle=a.csv", "--mask-format=none"])
+def test_other_outputs_take_the_whole(scene: list[str], flag: str) -> None:
+    argv = [*scene, flag]
+    if "none" in flag:
+        argv.append("--overlay")
+    with small_is_large() as written:
+        assert run(*argv) == 0 and not written

@@ -1,0 +1,1 @@
+"""Scenes of maps, predicted in parts by several processes, in bounded memory."""
