@@ -41,6 +41,9 @@ def test_each_flag_of_each_command_is_on_the_page(pages: dict[str, str]) -> None
     for name, kind in reference.COMMANDS.items():
         used = {*settings_of(kind)} - getattr(kind, "unused", frozenset())
         shown = {*re.findall(r"--[\w-]+", sections[name])}
+        if "It also takes these flags of [predict](#predict)" in sections[name]:
+            named = sections[name].partition("flags of [predict](#predict):")[2]
+            assert {"--device", "--network"} <= {*re.findall(r"--[\w-]+", named)}
         if "all flags of [train](#train) but these" in sections[name]:
             left = {*re.findall(r"--[\w-]+", sections[name].partition("but these:")[2])}
             shared = {as_flag(each) for each in settings_of(reference.COMMANDS["train"])}
