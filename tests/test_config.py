@@ -48,7 +48,7 @@ def test_defaults_and_saved_names() -> None:
         "group_pattern": None, "fold": None, "validation_images": None, "channels": None, "nodata": None,
         "classes": None, "class_names": None, "palette": None,
         "mask_threshold": None, "invert": False, "instances": False, "overlap": False, "all_masks": False, "ignore_index": None, "resize_masks": False,
-        "class_field": None,
+        "class_field": None, "window": None, "blocks": None,
         "balance": 0.0, "shares": [], "scale_jitter": None, "augmentation": "photo",
         "model": "unet", "encoder": None, "encoder_weights": None, "width": 32, "bilinear": False,
         "batch_norm": "global", "checkpointing": False,

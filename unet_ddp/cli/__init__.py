@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import tyro
 
 from unet_ddp.cli.help import format_help
-from unet_ddp.cli.mistakes import refuse_empty, reword
+from unet_ddp.cli.mistakes import join_flags, refuse_empty, reword
 from unet_ddp.cli.recipes import (
     Scalar,
     check_own_code,
@@ -66,8 +66,7 @@ def parse_train(
         UserError: an unknown flag or recipe key, or a value out of its limits.
     """
     # torch.distributed.launch passes the rank, which the environment has, too.
-    argv = [word for word in argv if not re.fullmatch(r"--local[-_]rank=\d+", word)]
-    argv = _translate_amp(argv)
+    argv = _translate_amp([w for w in argv if not re.fullmatch(r"--local[-_]rank=\d+", w)])
     # Other processes get the settings: pickle finds no class that was made there.
     config = with_values(kind(), values_of(_read_flags(kind, argv, prog)))
     check_values(config)
@@ -77,7 +76,7 @@ def parse_train(
     for where, names in (("", typed), (f"{path}: ", {*recipe})):
         for pair in pairs_of(kind, Replaces):
             if names.issuperset(pair):
-                raise UserError(f"{where}{_join_flags(pair)}: use one of them")
+                raise UserError(f"{where}{join_flags(pair)}: use one of them")
     refuse_empty(values_of(config), typed)
     hidden = _replaced_by(typed, kind)
     values = {name: value for name, value in recipe.items() if name not in hidden}
@@ -262,18 +261,14 @@ def check(config: object) -> None:
     }
     for pair in pairs_of(kind, Needs):
         if len(given.intersection(pair)) == 1:
-            raise UserError(f"{_join_flags(pair)}: use both or neither")
+            raise UserError(f"{join_flags(pair)}: use both or neither")
     for pair in pairs_of(kind, Excludes):
         if given.issuperset(pair):
-            raise UserError(f"{_join_flags(pair)}: use one of them")
+            raise UserError(f"{join_flags(pair)}: use one of them")
     for group in (config, *filter(is_dataclass, vars(config).values())):
         for part in type(group).__mro__:
             if "check" in vars(part):
                 vars(part)["check"](group)
-
-
-def _join_flags(names: Iterable[str]) -> str:
-    return " and ".join(map(as_flag, names))
 
 
 def check_values(config: object) -> None:

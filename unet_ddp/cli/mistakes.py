@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 
 from unet_ddp.errors import UserError, count_of, join_some
-from unet_ddp.settings import Plain, as_flag
+from unet_ddp.settings import as_flag
 
 _NO_VALUE = re.compile(r"Missing value for argument '(.+)'\. Expected (\d+|at least one) values?")
 _NO_CHOICE = re.compile(r"invalid choice '(.*)' for argument '(.+)'\. Expected one of \((.*)\)")
@@ -41,7 +41,12 @@ def reword(said: str) -> str:
     return said
 
 
-def refuse_empty(values: Mapping[str, Plain], typed: Set[str]) -> None:
+def join_flags(names: Iterable[str]) -> str:
+    """Return the flags of settings for a message."""
+    return " and ".join(map(as_flag, names))
+
+
+def refuse_empty(values: Mapping[str, object], typed: Set[str]) -> None:
     """Raise a UserError if a flag of several values was typed without any."""
     for name in typed:
         if values.get(name) == ():
