@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, quote, urlencode
 from unet_ddp.data.pairs import Stamp, find_stamp
 from unet_ddp.data.readers.base import as_user_error
 from unet_ddp.extras.polygons.polygon_kind import BURNT
+from unet_ddp.files import is_address
 
 _VERSION = 1  # of the rule by which polygons become pixels
 
@@ -80,6 +81,8 @@ class BurntMask:
 @lru_cache(maxsize=1024)
 def parse(path: Path) -> BurntMask | None:
     """Return what a path names, perhaps among other words after its end; None for that of a file."""
+    if is_address(path):  # whose file would be fetched
+        return None
     burnt, _, _ = os.fspath(path).rpartition(BURNT)
     labels, _, text = burnt.rpartition("#")
     words = parse_qs(text, keep_blank_values=True, errors="surrogateescape")
