@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pairs
+from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
 
@@ -60,8 +62,21 @@ def find_given(images: str, masks: str | None, content: Content, labels: Labels)
     ignore = labels.ignore if labels.void is None else labels.void
     planes = labels.may_overlap
     how = DataConfig(class_field=field, overlap=planes, ignore_index=ignore)
+    if isinstance(config, dict) and config.get("window"):  # a scene may be too large to read whole
+        data = with_saved(TrainConfig(), config).data
+        how = replace(
+            how,
+            window=data.window,
+            scale=data.scale,
+            ground_resolution=data.ground_resolution,
+            nodata=data.nodata,
+            validation=0,
+        )
     places = as_path(images), None if masks is None else as_path(masks)
-    return find_pairs(*places, planes=planes, names=labels.names or (), config=how)
+    pairs = find_pairs(*places, planes=planes, names=labels.names or (), config=how)
+    if how.window is None:
+        return pairs
+    return pairs.settle(Split(pairs[:0], pairs, ""), how).validation
 
 
 def resizes_masks(content: Content) -> bool:

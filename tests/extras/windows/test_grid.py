@@ -175,3 +175,25 @@ def test_a_set_that_is_no_files_is_refused(tmp_path: Path) -> None:
     assert report.problems == [
         f"--window: {folder}/classes/*/a.png is a folder for each class; save the masks of a scene as one file"
     ]
+
+
+def test_windows_of_scenes_with_polygons_have_their_classes(tmp_path: Path) -> None:
+    """One file of polygons in degrees, for all scenes: their windows together are the whole masks."""
+    from tests.extras.polygons import labelled_maps as maps
+
+    folder = maps.write_scenes(tmp_path, 4)
+    shapes, kinds = maps.shapes_on(4)
+    labels = maps.write_labels(
+        tmp_path / "labels.gpkg", maps.to_degrees(shapes), "EPSG:4326", kind=kinds
+    )
+    settings = {"masks": str(labels), "class_field": "kind", "validation": 25}
+    whole, _ = check(folder, **settings)
+    data, report = check(folder, window=32, **settings)
+    assert not report.problems and data.labels == whole.labels
+    assert len(data.labels.class_names) == 4
+    burnt = {pair.image: read_mask(pair.mask) for pair in whole.table.pairs}
+    for pair in data.table.pairs:
+        file, window = split_window(pair.image)
+        part = burnt[file][window.rows, window.columns]
+        np.testing.assert_array_equal(read_mask(pair.mask), part)
+    assert data.values.counts == whole.values.counts

@@ -13,8 +13,10 @@ import torch
 from tests import faults
 from tests.conftest import data_flags
 from tests.extras.windows.scenes import write_scenes
-from tests.ranks import Ranks, call_main, warm_python
+from tests.object_store import MemoryBucket, put_folder
+from tests.ranks import Ranks, call_main, call_train, warm_python
 from tests.test_resume import FLAGS, assert_same_state, call_main_in_float64, last, resume, rows
+from unet_ddp.extras.cloud import Url
 
 WINDOWS = ["--window", "32", "--blocks", "2", "--validation", "20", "--batch-size", "4"]
 
@@ -77,8 +79,16 @@ def test_a_run_is_evaluated_reported_and_checked_by_its_windows(
     assert len(table) == scores["images"] == 8
     pixels = sum(float(each["pixels_1"]) + float(each["pixels_0"]) for each in table)
     assert pixels == 8 * 32 * 32  # without what lies around them
+    found = scores["classes"]
+    argv = ["--model", str(checkpoints / "best.pt"), *data_flags(scenes), "--output", "given"]
+    status, out, err = run("evaluate", tmp_path, *argv)  # of other scenes, too
+    assert status == 0, err
+    scores = json.loads((tmp_path / "given" / "scores.json").read_text())
+    assert scores["images"] == 46
+    assert sum(each["pixels"] for each in scores["classes"]) == 192 * 160 + 128 * 128
+    assert found != scores["classes"]
     status, out, _ = run("doctor", tmp_path, *data_flags(scenes), *WINDOWS)
-    assert status == 0 and "46 .window" in out
+    assert status == 0 and "46 .tif" in out
 
 
 @pytest.mark.parametrize(
@@ -117,3 +127,19 @@ def test_a_tile_that_can_not_be_read_in_a_run_ends_it_with_its_name(tmp_path: Pa
     path.write_bytes(content)
     code, _, err = run("train", tmp_path, "--resume", "--workers", "0")
     assert code == 0, err
+
+
+def test_a_run_reads_windows_of_objects(
+    scenes: Path, tmp_path: Path, memory_store: MemoryBucket
+) -> None:
+    """It ends with the same weights as one of files; most of the objects is never fetched whole."""
+    put_folder(scenes, Url("s3://bucket/set"))
+    for name, flags in {
+        "here": data_flags(scenes),
+        "there": ["--images", "s3://bucket/set/imgs", "--masks", "s3://bucket/set/masks"],
+    }.items():
+        (tmp_path / name).mkdir()
+        argv = [*flags, *FLAGS, *WINDOWS, "--epochs", "1"]
+        status, _, err = call_train(argv, str(tmp_path / name))
+        assert status == 0, err
+    assert_same_state(last(tmp_path / "there"), last(tmp_path / "here"))

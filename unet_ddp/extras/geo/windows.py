@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,19 +18,29 @@ from unet_ddp.errors import install_command
 from unet_ddp.extras.formats.tiff import Layout
 from unet_ddp.extras.geo.maps import Place, find_place, gdal, open_map
 
+Open = Callable[[], AbstractContextManager[Any]]
+"""Returns a context of rasterio's dataset."""
 
-def open_windows(
-    path: Path, opener: Callable[[Path], IO[bytes]] | None = None
-) -> MapWindows | None:
+
+def open_windows(path: Path, opener: Callable[[], IO[bytes]] | None = None) -> MapWindows | None:
     """Return a TIFF by windows; None if that needs rasterio, or its pixels are stored in other ways.
 
-    `opener` opens an object in storage.
+    `opener` opens an object in storage, for each window: closed by another thread, or by the garbage collector,
+    GDAL crashes with it.
     """
     if install_command("rasterio", "geo"):
         return None
-    with opener(path) if opener else path.open("rb") as file:
+    with opener() if opener else path.open("rb") as file:
         layout = Layout.read(file)
-    dataset = open_map(path, opener=opener and (lambda *_, **__: opener(path)))
+    if opener is not None:
+        open_again = partial(open_map, path, opener=lambda *_, **__: opener())
+        with open_again() as dataset:
+            return _describe(path, layout, dataset, open_again)
+    dataset = open_map(path)
+    return _describe(path, layout, dataset, lambda: nullcontext(dataset))
+
+
+def _describe(path: Path, layout: Layout, dataset: Any, opened: Open) -> MapWindows | None:
     kinds = [kind.name for kind in dataset.colorinterp]
     is_indexed = kinds == ["palette"] and dataset.dtypes == ("uint8",)
     is_packed = "NBITS" in dataset.tags(1, ns="IMAGE_STRUCTURE")
@@ -57,7 +68,7 @@ def open_windows(
         ground_resolution=place.resolution if place else None,
         is_array=True,
     )
-    return MapWindows(path, dataset, bands, header, place)
+    return MapWindows(path, opened, bands, header, place)
 
 
 def _read_palette(dataset: Any) -> tuple[tuple[int, int, int], ...]:
@@ -69,31 +80,27 @@ class MapWindows:
     """An open TIFF. One thread uses it at a time."""
 
     def __init__(
-        self, path: Path, dataset: Any, bands: list[int], header: Header, place: Place | None
+        self, path: Path, opened: Open, bands: list[int], header: Header, place: Place | None
     ) -> None:
         self.path, self.header, self.place = path, header, place
-        self._dataset, self._bands = dataset, bands
+        self._opened, self._bands = opened, bands
 
-    def read_window(self, rows: slice, columns: slice) -> NDArray[Any]:
-        """Return the bands (h, w, C) of a part; alpha is the last."""
+    def read_window(self, rows: slice, columns: slice, side: int | None = None) -> NDArray[Any]:
+        """Return the bands (h, w, C) of a part; alpha is the last.
+
+        With a `side`, some of the pixels, (side, side, C): of overviews, where the file has them.
+        """
         window = (rows.start, rows.stop), (columns.start, columns.stop)
-        with gdal(self.path):
-            stored = self._dataset.read(self._bands, window=window)
+        shape = None if side is None else (len(self._bands), side, side)
+        with gdal(self.path), self._opened() as dataset:
+            stored = dataset.read(self._bands, window=window, out_shape=shape)
         return np.ascontiguousarray(np.moveaxis(stored, 0, -1))
-
-    def peek(self, rows: slice, columns: slice, side: int) -> NDArray[Any]:
-        """Return some of the pixels of a part, (side, side, C): of overviews, where the file has them."""
-        window = (rows.start, rows.stop), (columns.start, columns.stop)
-        with gdal(self.path):
-            shape = len(self._bands), side, side
-            stored = self._dataset.read(self._bands, window=window, out_shape=shape)
-        return np.moveaxis(stored, 0, -1)
 
     def covers(self, rows: slice, columns: slice) -> bool:
         """Return whether a warped map has all pixels of a part."""
         window = (rows.start, rows.stop), (columns.start, columns.stop)
-        with gdal(self.path):
-            return bool(self._dataset.dataset_mask(window=window).all())
+        with gdal(self.path), self._opened() as dataset:
+            return bool(dataset.dataset_mask(window=window).all())
 
     def warped_to(self, other: MapWindows) -> MapWindows:
         """Return this map on the grid of another one, by the nearest pixel; both have a CRS.
@@ -107,9 +114,17 @@ class MapWindows:
             from rasterio import Affine
             from rasterio.vrt import WarpedVRT
 
-            grid = {"crs": place.crs, "transform": Affine(*place.transform)}
-            warped = WarpedVRT(self._dataset, **grid, width=width, height=height, add_alpha=True)
+        grid = {"crs": place.crs, "transform": Affine(*place.transform)}
+
+        @contextmanager
+        def open_warped() -> Iterator[Any]:
+            with (
+                self._opened() as dataset,
+                WarpedVRT(dataset, **grid, width=width, height=height, add_alpha=True) as warped,
+            ):
+                yield warped
+
         header = replace(
             self.header, width=width, height=height, ground_resolution=place.resolution
         )
-        return MapWindows(self.path, warped, self._bands, header, place)
+        return MapWindows(self.path, open_warped, self._bands, header, place)

@@ -51,7 +51,7 @@ def find_windows(scenes: Pairs, config: DataConfig, report: Report) -> Pairs:
     """Return the windows of all scenes, each a pair; a scene that can't be read is a problem.
 
     Raises:
-        UserError: the scenes are no files, all are smaller than a window, or none is left to validate on.
+        UserError: the scenes are no files, or none is left to validate on.
     """
     size = config.window
     assert size is not None
@@ -66,13 +66,6 @@ def find_windows(scenes: Pairs, config: DataConfig, report: Report) -> Pairs:
     grids = [grid for grid in grids if not grid.fault]
     if not grids:
         return WindowPairs()
-    largest = max(grids, key=lambda grid: min(grid.size))
-    if 1 < max(largest.size) < size:
-        height, width = largest.size
-        raise UserError(
-            f"--window {size}: larger than every scene; the largest, {largest.pair.image}, is {width}x{height}; "
-            f"use --window {max(32, min(largest.size) // 32 * 32)}"
-        )
     report.notes.append(_describe(grids, size))
     groups = _name_groups(scenes, config)
     found = [pair for grid in grids for pair in _list_pairs(grid, config, groups)]
@@ -224,16 +217,13 @@ def _differ(pair: Pair, size: Size, mask_size: Size) -> str:
 def has_data(pair: Pair, window: Window, nodata: float | None) -> bool:
     """Return whether any pixel of a window of the image has data; True if it can't be read, as the scan says it."""
     scene = open_scene(pair.image)
-    if isinstance(scene, MapWindows):
-        try:
-            some = scene.peek(window.rows, window.columns, _LOOK)
-        except UserError:
-            return True
-        if _shows(some, scene.header, nodata):
-            return True
     header = scene.header
     wanted = ImageFormat(header.channels + header.has_alpha, header.dtype)
     try:
+        if isinstance(scene, MapWindows):
+            some = scene.read_window(window.rows, window.columns, _LOOK)
+            if _shows(some, header, nodata):
+                return True
         return _shows(WindowFile(window.of(pair.image)).read(wanted), header, nodata)
     except UserError:
         return True

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from unet_ddp.config import DataConfig
 
 _MARGIN = 96  # pixels of the network's input around a window that is scored
-_STRIDE = (
-    32  # of the network: a window that begins at a multiple has the same pooling grid as the scene
-)
+_STRIDE = 32  # of the network: windows at its multiples have the scene's pooling grid
 
 
 class WindowPairs(Pairs):
@@ -73,11 +71,16 @@ class WindowPairs(Pairs):
         """Do nothing: a part of an object is read when it is asked for."""
 
     def settle(self, split: Split, config: DataConfig) -> Split:
-        """Return the split with a gap around blocks that validate, and with context around each of their windows."""
+        """Return the split with a gap around blocks that validate, and with context around each of their windows.
+
+        Raises:
+            UserError: all scenes to train on are smaller than a window, or no window is left.
+        """
         how, training = split.how, split.training
+        _check_size(training, config.window or 0)
         if config.blocks is not None and config.window is not None:
             near = find_neighbours(split.validation, config.window)
-            kept = [(*where(pair),) not in near for pair in training]
+            kept = [where(pair) not in near for pair in training]
             training = training.select(np.array(kept, bool))
             if not training:
                 raise UserError(
@@ -86,8 +89,17 @@ class WindowPairs(Pairs):
                 )
             how += f"; {count_of(len(kept) - len(training), 'window')} next to those that validate left out"
         validation = WindowPairs(with_context(pair, config) for pair in split.validation)
-        chosen = split.chosen
-        return replace(split, training=training, validation=validation, chosen=chosen, how=how)
+        return replace(split, training=training, validation=validation, how=how)
+
+
+def _check_size(training: Pairs, size: int) -> None:
+    windows = [split_window(pair.image) for pair in training]
+    file, largest = max(windows, key=lambda each: min(each[1][2:]), default=(None, None))
+    if largest is not None and max(largest[2:]) < size:
+        raise UserError(
+            f"--window {size}: larger than every scene; the largest, {file}, is {largest.width}x{largest.height}; "
+            f"use --window {max(32, min(largest[2:]) // 32 * 32)}"
+        )
 
 
 def where(pair: Pair) -> tuple[str, int, int]:

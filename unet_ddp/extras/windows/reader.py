@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -44,16 +44,10 @@ def _check_sides(scanned: Sequence[ScannedPair], split: Split) -> list[str]:
     """Return a warning if scenes on two sides of a split lie next to each other on the map."""
     known, sides = {pair.name for pair, *_ in scanned}, []
     for side in (split.training, split.validation):
-        files = (split_window(pair.image)[0] for pair in side if pair.name in known)
-        scenes = dict.fromkeys(files)
-        opened = [(path, open_scene(path)) for path in scenes]
-        sides.append(
-            {
-                path: (each.place, each.header.size)
-                for path, each in opened
-                if isinstance(each, MapWindows)
-            }
-        )
+        files = dict.fromkeys(split_window(pair.image)[0] for pair in side if pair.name in known)
+        scenes = ((path, open_scene(path)) for path in files)
+        maps = {path: each for path, each in scenes if isinstance(each, MapWindows)}
+        sides.append({path: (each.place, each.header.size) for path, each in maps.items()})
     return find_neighbours(sides[0], sides[1])
 
 
@@ -116,8 +110,8 @@ class WindowFile(BandsFile, MapFile):
                 return np.atleast_3d(np.array(part))
         except UserError as error:
             name = str(real_file(self.file))
-            last = window.rows.stop - 1, window.columns.stop - 1
-            where = f"rows {window.top} to {last[0]}, columns {window.left} to {last[1]}"
+            last, right = window.rows.stop - 1, window.columns.stop - 1
+            where = f"rows {window.top} to {last}, columns {window.left} to {right}"
             raise type(error)(str(error).replace(name, f"{name} ({where})", 1)) from None
 
 
@@ -135,7 +129,7 @@ def _open(path: Path, stamp: Stamp | None, process: int, thread: int) -> ByWindo
         return mask.warped_to(image)
     reader = find_reader(path)
     if issubclass(reader, MapFile):
-        found = open_windows(path, _open_ranges if is_address(path) else None)
+        found = open_windows(path, _open_ranges(path) if is_address(path) else None)
         if found is not None:
             return found
     if is_address(path):
@@ -149,10 +143,12 @@ def _open(path: Path, stamp: Stamp | None, process: int, thread: int) -> ByWindo
     return Decoded(path)
 
 
-def _open_ranges(path: Path) -> IO[bytes]:
-    from unet_ddp.extras.cloud.ranges import RangeFile
+def _open_ranges(path: Path) -> Callable[[], IO[bytes]]:
+    """Return what opens an object, of which only the parts that are read are fetched."""
+    from unet_ddp.extras.cloud.ranges import RangeFile, Ranges
 
-    return RangeFile(path)  # type: ignore[return-value]  # as much of one as GDAL and Pillow need
+    ranges = Ranges(path)
+    return lambda: RangeFile(ranges)  # type: ignore[return-value]  # as much as GDAL and Pillow need
 
 
 class Decoded:
