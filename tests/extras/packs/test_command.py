@@ -496,10 +496,11 @@ def test_a_pack_in_storage(
     object_store: ObjectStore,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Through faults; each sample takes one request, and each machine copies the index once."""
+    """By two processes, through faults; each sample takes one request, and each machine copies the index once."""
     config, url = sets[0], "s3://bucket/pack"
     assert config.images is not None and config.masks is not None
     argv = ["pack", "--images", config.images, "--masks", config.masks, "--output", url]
+    argv += ["--shard-size", str(SMALL), "--workers", "2"]
     object_store.set_fault("cut", every=2, method="PUT", count=1)
     assert run(capsys, *argv)[0] == 0
     status, text = run(capsys, *argv)
