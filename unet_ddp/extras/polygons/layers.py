@@ -156,8 +156,8 @@ def _check_content(path: Path) -> None:
         raise UserError(f"{path}: is not a {suffix} file by its content; replace it")
     if suffix != ".shp":
         return
-    for file in path.parent.glob(f"{escape(path.stem)}.*"):  # GDAL opens more of them
-        refuse_special(file)
+    for other in path.parent.glob(f"{escape(path.stem)}.*"):  # GDAL opens more of them
+        refuse_special(other)
     for part in (".shx", ".dbf"):
         if find_beside(path, part) is None:
             name = path.with_suffix(part).name
