@@ -74,6 +74,14 @@ _CODE = r"""(?x)
 """
 _INDENT = {"initial_indent": "    ", "subsequent_indent": "    ", "break_on_hyphens": False}
 _WIDEST = 100  # characters of a line of code
+_FEWEST = 5  # flags of predict that a command shares, to name them only
+_OBVIOUS = (
+    "0 or more",
+    "1 or more",
+    "above 0",
+    "above 0 and at most 1000000",
+    "-2147483648 or more and at most 2147483647",
+)
 
 
 # -- flags ---------------------------------------------------------------------------------
@@ -85,13 +93,11 @@ def format_flags() -> str:
 
 
 def _format_command(name: str) -> Iterator[str]:
-    """Yield the lines about a command; flags that it shares with train are only named."""
+    """Yield the lines about a command; flags that it shares with train or predict are only named."""
     kind = COMMANDS[name]
-    unused, shared = getattr(kind, "unused", frozenset[str]()), set[str]()
+    unused = getattr(kind, "unused", frozenset[str]())
     settings = {name: each for name, each in settings_of(kind).items() if name not in unused}
-    if kind is not TrainConfig and issubclass(kind, TrainConfig):
-        of_train = settings_of(TrainConfig)
-        shared = {each for each in of_train if settings.get(each) == of_train[each]}
+    other, shared = _find_shared(kind, settings)
     yield f"## {name}\n"
     yield from (f"{each}\n" for each in _describe_command(kind, name))
     own = {each: settings[each] for each in settings if each not in shared}
@@ -101,13 +107,29 @@ def _format_command(name: str) -> Iterator[str]:
         yield from (_format_flag(kind, each, settings[each]) for each in names)
         yield ""
     if shared:
-        taken, others = shared & settings.keys(), shared - settings.keys()
-        text = "It also takes these flags of [train](#train):\n"
-        if len(others) < len(taken):
-            text, taken = "It also takes all flags of [train](#train) but these:\n", others
+        of_other = settings_of(COMMANDS[other])
+        taken, left = shared, of_other.keys() - settings.keys()
+        text = f"It also takes these flags of [{other}](#{other}):\n"
+        if len(left) < len(taken):
+            text, taken = f"It also takes all flags of [{other}](#{other}) but these:\n", left
         yield text
-        names = " ".join(as_flag(each) for each in settings_of(TrainConfig) if each in taken)
+        names = " ".join(as_flag(each) for each in of_other if each in taken)
         yield textwrap.fill(names, _WIDEST, **_INDENT) + "\n"
+
+
+def _find_shared(kind: Any, settings: dict[str, Setting]) -> tuple[str, set[str]]:
+    """Return which command has flags that another one takes, too, and their names; none for a few."""
+    if kind in (TrainConfig, PredictConfig):
+        return "", set()
+    if issubclass(kind, TrainConfig):
+        of_train = settings_of(TrainConfig)
+        return "train", {each for each in of_train if settings.get(each) == of_train[each]}
+    same = set()
+    for each, setting in settings_of(PredictConfig).items():
+        item = _format_flag(PredictConfig, each, setting)
+        if each in settings and _format_flag(kind, each, settings[each]) == item:
+            same.add(each)
+    return "predict", same if len(same) >= _FEWEST else set()
 
 
 def _describe_command(kind: Any, name: str) -> Iterator[str]:
@@ -142,7 +164,7 @@ def _format_flag(kind: Any, name: str, setting: Setting) -> str:
         others = [f"`{other}`" for other in others if other not in text]
         text += f". {words} {', '.join(others)}" * bool(others)
     value, limits = _format_values(value, setting)
-    if "<" in text:  # it has its limits
+    if "<" in text or limits in _OBVIOUS:  # the text has its limits
         limits = ""
     text += _format_facts(default, limits)
     names = f"**{value}**"
@@ -152,11 +174,11 @@ def _format_flag(kind: Any, name: str, setting: Setting) -> str:
 
 
 def _format_facts(default: str, limits: str) -> str:
-    """Return what stands behind a flag's meaning: its default, or that it is required, and its limits."""
-    if not default:
-        return f". Limit: {limits}" if limits else ""
-    text = ". Required" if default == "required" else f". Default: {default}"
-    return f"{text}; {limits}" if limits else text
+    """Return what stands behind a flag's meaning: its limits, its default, or that it is required."""
+    text = f". Limit: {limits}" if limits else ""
+    if default == "required":
+        return f"{text}. Required"
+    return f"{text}. Default: {default}" if default else text
 
 
 def _format_values(metavar: str, setting: Setting) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
+from threading import RLock
 from typing import NoReturn
 
 from tqdm import tqdm
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def predict(config: PredictConfig, world: World) -> int:
     """Predict the images of a job and return the exit status."""
     use_own_readers(config.reader)
+    tqdm.set_lock(RLock())  # its own is a semaphore, which a process ended by a signal would leave
     images = world.on_main(lambda: find_images(config.inputs))
     models = [find_model(name) for name in config.model or [None]]
     predictor = load_predictor(config, models, world)

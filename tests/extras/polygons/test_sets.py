@@ -270,6 +270,13 @@ def without(part: str) -> Callable[[Path], dict[str, Any]]:
     return remove
 
 
+def with_pipe(folder: Path) -> dict[str, Any]:
+    """A part of a shapefile that blocks whoever opens it."""
+    without(".prj")(folder)
+    os.mkfifo(folder / "l.prj")
+    return {}
+
+
 def wrote(
     name: str, *shapes: Any, crs: str | None = "EPSG:32633", flags: Any = (), **fields: Any
 ) -> Any:
@@ -309,6 +316,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "no .prj": (without(".prj"), r"l.shp: has no CRS, .*; copy its .prj, too, or give it one"),
     "no .dbf": (without(".dbf"), r"l.shp: l.dbf is missing: a shapefile is several files"),
     "no .shx": (without(".shx"), r"l.shp: l.shx is missing: a shapefile is several files"),
+    "a part is a pipe": (with_pipe, r"l.prj: is a pipe, socket or device, not a file; remove it"),
     "no class": (
         wrote("l.gpkg", ONE, ONE, ONE, kind=["a", "", None]),
         r"2 features without a value of kind, first feature 2; .* --ignore-index 255",

@@ -151,16 +151,18 @@ def test_a_mask_that_is_there_is_skipped_kept_or_refused(
         assert not Path("photo_mask.png").exists()
 
 
-def test_a_scene_that_ends_early_is_counted_and_the_others_are_predicted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: Ranks
+def test_a_damaged_scene_is_counted_and_the_others_are_predicted(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ranks: Ranks,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The last tiles are damaged, which one of two ranks reads; the photo is dealt out as ever."""
+    """A tile in the last rows is damaged, which one of two ranks reads."""
     monkeypatch.chdir(tmp_path)
     argv = write_scene(tmp_path, compress="deflate")
     content = bytearray(Path("scene.tif").read_bytes())
     with rasterio.open("scene.tif") as dataset:
-        damaged = [dataset.tags(1, ns="TIFF").get("BLOCK_OFFSET_4_6") or dataset.get_tag_item("BLOCK_OFFSET_4_6", "TIFF", bidx=1)]  # fmt: skip
-    start = int(damaged[0])
+        start = int(dataset.get_tag_item("BLOCK_OFFSET_4_6", "TIFF", bidx=1))
     content[start : start + 40] = bytes(40)
     Path("bad.tif").write_bytes(content)
     argv[:1] = ["bad.tif", "scene.tif"]
@@ -168,6 +170,11 @@ def test_a_scene_that_ends_early_is_counted_and_the_others_are_predicted(
     assert [each[0] for each in found] == [1, 1], found
     assert found[0][2].count("error: bad.tif: ") == 1, found[0][2]
     assert Path("masks/scene_mask.tif").exists() and not Path("masks/bad_mask.tif").exists()
+    capsys.readouterr()
+    with small_is_large() as written:
+        assert run(*argv[:1], *argv[2:]) == 2  # alone
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith("error: bad.tif: ") and 0 < len(written) < PARTS
 
 
 def test_a_damaged_part_is_named(

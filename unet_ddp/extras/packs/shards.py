@@ -138,13 +138,14 @@ def _processes(count: int) -> Iterator[Executor]:
     """
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, context, _start_process, (own_readers(),))
+    others = {*multiprocessing.active_children()}
     resource_tracker.ensure_running()  # its start would let SIGINT through again
     try:
         with _without_sigint():
             pool.submit(os.getpid)  # starts all of them
         yield pool
     except BaseException as error:
-        for process in multiprocessing.active_children():
+        for process in {*multiprocessing.active_children()} - others:
             process.kill()
         if isinstance(error, BrokenProcessPool):
             raise RunError(

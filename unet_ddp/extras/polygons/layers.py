@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from glob import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from unet_ddp.data.pairs import Stamp, find_stamp
 from unet_ddp.data.readers.base import as_user_error
 from unet_ddp.errors import UserError, check_installed, count_of, join_some
 from unet_ddp.extras.polygons.burnt_mask import find_beside
+from unet_ddp.files import refuse_special
 
 Bounds = tuple[float, float, float, float]
 """Least x and y, largest x and y."""
@@ -154,6 +156,8 @@ def _check_content(path: Path) -> None:
         raise UserError(f"{path}: is not a {suffix} file by its content; replace it")
     if suffix != ".shp":
         return
+    for other in path.parent.glob(f"{escape(path.stem)}.*"):  # GDAL opens more of them
+        refuse_special(other)
     for part in (".shx", ".dbf"):
         if find_beside(path, part) is None:
             name = path.with_suffix(part).name

@@ -24,7 +24,7 @@ from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import STREAMED, ReadRows, ScaledReader
 from unet_ddp.prediction.tiling import Window, blend
 
-BLOCK_BYTES = 200_000_000  # of the pixels and scores of a row of windows
+BLOCK_BYTES = 150_000_000  # of the pixels and scores of a row of windows
 _PIXELS, _SCORES = 3, 2  # copies of them, at the same time
 _WINDOWS = 8  # seen at once on a GPU
 

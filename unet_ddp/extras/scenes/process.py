@@ -39,7 +39,17 @@ from unet_ddp.storage import local_file
 
 LARGE = 1 << 27
 """Pixels at the network's scale from which a scene is predicted in parts, whatever the memory and the processes."""
-_SAME = {"inputs", "output", "model", "overwrite", "skip_existing", "workers", "nproc", "log"}
+_SAME = {
+    "inputs",
+    "output",
+    "model",
+    "overwrite",
+    "skip_existing",
+    "workers",
+    "nproc",
+    "device",
+    "log",
+}
 """Settings on which a mask does not depend, or which the digest of a job has in another form."""
 
 
@@ -69,7 +79,8 @@ def _is_large(predictor: Predictor, files: ImageFiles) -> bool:
         with as_user_error(files.image), closing(MapFile(files.image)) as file:
             if file.layout.pixels < LARGE:
                 return False
-        scene = open_scene(predictor, files.source)
+        with files.source:
+            scene = open_scene(predictor, files.source)
     except UserError:
         return False
     if scene is None:
@@ -95,8 +106,6 @@ def _process_scene(job: Job, files: ImageFiles) -> Iterator[Outcome]:
     errors = []
     if plan is not None:
         errors = [*filter(None, world.gather(_predict_missing(job, files, plan)))]
-    if errors and len(job.files) == 1:
-        raise UserError(errors[0])
     if world.is_main:
         if plan is None:
             yield Outcome(is_skipped=True)
@@ -147,6 +156,7 @@ def _predict_missing(job: Job, files: ImageFiles, plan: Plan) -> str:
 
     Raises:
         PartError: a part can't be written.
+        UserError: the scene can't be read, and is the only image: the other processes need not end their shares.
     """
     world, count = job.world, len(plan.missing)
     first, last = (count * rank // world.size for rank in (world.rank, world.rank + 1))
@@ -160,9 +170,9 @@ def _predict_missing(job: Job, files: ImageFiles, plan: Plan) -> str:
             for key, ids in _predict_parts(job, files, plan.parts, share, threads):
                 plan.parts.write(key, ids)
                 bar.update()
-    except PartError:
-        raise
     except UserError as error:
+        if isinstance(error, PartError) or len(job.files) == 1:
+            raise
         return str(error)
     return ""
 

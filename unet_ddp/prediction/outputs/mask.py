@@ -107,6 +107,7 @@ def _write_tiff(ids: Mask, labels: Labels, path: Path, *, has_colours: bool) -> 
         colormap=colormap,
         tile=(_TILE, _TILE),
         compression="zlib",
+        buffersize=1 << 26,  # bytes of tiles at once; the default holds 512 MB
         metadata=None,
     )
 
