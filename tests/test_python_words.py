@@ -68,6 +68,7 @@ def test_an_object_is_its_import_path(parts: Any, setting: str, name: str) -> No
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
+        ("shares", [], []),  # none, as its default
         ("amp", np.bool_(True), ["--amp"]),
         ("amp", torch.tensor(False), ["--no-amp"]),
         ("epochs", np.int64(3), ["--epochs=3"]),
@@ -100,7 +101,10 @@ def test_the_signature_has_each_setting_with_its_default() -> None:
     for name, setting in settings.items():
         assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
         assert parameters[name].default == setting.default
-        if setting.default is not None:  # so a value of that type is one that the setting takes
+        if setting.default not in (
+            None,
+            (),
+        ):  # so a value of that type is one that the setting takes
             assert to_words(name, setting.default)
     assert parameters["crop_size"].annotation == Sequence[int] | None
     assert parameters["batch_size"].annotation == int | Literal["auto"]

@@ -35,8 +35,8 @@ def to_words(name: str, value: Any) -> list[str]:
     """
     setting, flag = _find_setting(name), as_flag(name)
     value = _to_plain(value)
-    is_none = value is None or (name == "resume" and value is False)  # it may also be a file
-    if is_none or value in ((), []):
+    is_empty = isinstance(value, (list, tuple)) and not value
+    if value is None or is_empty or (name == "resume" and value is False):  # it may also be a file
         return []
     if value is True:
         return [flag]
