@@ -44,7 +44,7 @@ def test_the_quick_start_in_a_few_hostile_homes(folder: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "first",
-    [pytest.param(k, marks=[pytest.mark.release] * (k > 0)) for k in range(0, len(REST), AT_ONCE)],
+    [pytest.param(k, marks=pytest.mark.release) for k in range(0, len(REST), AT_ONCE)],
 )
 def test_the_quick_start_in_every_hostile_home(folder: Path, first: int) -> None:
     find_faults(folder, REST[first : first + AT_ONCE])

@@ -145,7 +145,15 @@ NO_FORM = {
     ("branch", "float32"): "which of its layers run depends on the image's pixels;",
     ("made", "float16"): "can't be opened again (",
 }
-ALIKE = "partial", "method", "huge", "unused", "integers"  # graphs as of others
+ALIKE = (
+    "partial",
+    "method",
+    "huge",
+    "unused",
+    "integers",
+    "double",
+    "constant",
+)  # graphs as of others
 
 
 @pytest.mark.thorough

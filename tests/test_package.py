@@ -77,6 +77,7 @@ def test_each_library_that_is_imported_is_declared() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.processes
+@pytest.mark.release
 def test_a_wheel_of_the_source_archive_trains_and_predicts(tmp_path: Path) -> None:
     """In a folder that is no clone: recipes, pages and programs are in the package."""
     tracked = [name for name in list_tracked() if (ROOT / name).is_file()]

@@ -59,6 +59,7 @@ def test_profile_says_where_the_time_goes(ranks: Ranks, images: Path, tmp_path: 
     assert {"data wait", "forward", "backward", "aten::convolution"} <= events
 
 
+@pytest.mark.release
 def test_compiled_training_is_the_same_training_and_resumes_bit_by_bit(
     ranks: Ranks, images: Path, tmp_path: Path
 ) -> None:

@@ -186,7 +186,7 @@ def test_a_run_without_patience_left_anneals_and_ends(
         (1, "--encoder-rate 0.1 --epochs 2"),
         pytest.param(2, "--accumulate 2 --epochs 2", marks=[thorough, release]),
         pytest.param(4, "--epochs 2", marks=[thorough, release]),
-        pytest.param(2, "--batch-size auto --epochs 2", marks=thorough),
+        pytest.param(2, "--batch-size auto --epochs 2", marks=[thorough, release]),
         pytest.param(1, "--freeze encoder --epochs 2", marks=thorough),
         pytest.param(2, "--budget 1h", marks=[thorough, release]),
     ],
@@ -412,6 +412,7 @@ def test_resumed_in_mid_epoch_on_another_number_of_ranks(
 
 
 @thorough
+@release
 def test_a_learning_rate_is_found_alike_on_any_number_of_ranks(
     ranks: Ranks, images: Path, tmp_path: Path
 ) -> None:

@@ -160,7 +160,9 @@ def test_training_from_storage_ends_with_the_bits_of_training_from_disk(
     assert_same_state(found, checkpoint.load(undisturbed / "last.pt"))
 
 
-@pytest.mark.parametrize("pack", ["pack", pytest.param("s3://bucket/packed", marks=thorough)])
+@pytest.mark.parametrize(
+    "pack", ["pack", pytest.param("s3://bucket/packed", marks=[thorough, pytest.mark.release])]
+)
 def test_a_run_begun_on_files_ends_on_a_pack(place: Place, undisturbed: Path, pack: str) -> None:
     """As the run on the files, with reading processes too, and with the same scores on either."""
     files, packed, folder = data_flags(place.images), ["--images", pack], place.folder

@@ -218,6 +218,7 @@ def test_mistakes_are_one_line_before_anything_is_written(
 
 
 @pytest.mark.thorough
+@pytest.mark.release
 def test_a_row_and_a_record_tell_what_was_typed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

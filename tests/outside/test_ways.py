@@ -143,7 +143,7 @@ STARTS = [
     *itertools.product((by_shell, by_recipe, by_script, by_notebook), (1, 2)),
     (by_script_of_torchrun, 2),
 ]
-KEPT = (by_shell, 2, True), (by_script, 1, False)
+KEPT = ((by_shell, 2, True),)
 CASES = [
     pytest.param(
         *start,

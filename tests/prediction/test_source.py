@@ -270,6 +270,17 @@ def test_rows_of_the_last_call_are_not_read_again() -> None:
     assert source.calls == [(0, 16), (16, 24), (40, 48)]
 
 
+def test_rows_are_the_same_wherever_reading_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several processes share a scene, each from another row on."""
+    size, small = (2003, 300), (1001, 150)
+    monkeypatch.setattr(module, "AT_ONCE", 60 * size[1])
+    image = np.random.default_rng(2).normal(size=(*size, 3)).astype(np.float32)
+    whole = ScaledReader(Counting(image), size, small).read(0, 1001)
+    for begin in (1, 100, 333):
+        part = ScaledReader(Counting(image), size, small).read(begin, 1001)
+        np.testing.assert_array_equal(part, whole[begin:])
+
+
 def test_a_ratio_without_small_groups_is_weighted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AT_ONCE", 1000)
     image, small = noise(1201, 50), (600, 25)

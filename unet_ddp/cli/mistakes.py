@@ -16,7 +16,7 @@ _UNREAD = re.compile(r"Error parsing (.+?): (.+)")
 _EXPECTED = re.compile(r"no type matching (.+) could be instantiated from \[(.*?)\]\. Got errors")
 _NO_TUPLE = re.compile(r"Could not parse arguments \[(.*)\] into tuple type \S*\[(.*)\]")
 _NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) with base 10|could not convert string to (float)): '(.*)'")  # fmt: skip
-_QUOTED = re.compile(r"'(.*?)'(?:, |,?$)")
+_QUOTED = re.compile(r"""['"](.*?)['"](?:, |,?$)""")
 _MANY = {"1": "a value", "at least one": "at least one value"}
 _KINDS = {"INT": "whole number", "FLOAT": "number"}
 
@@ -25,6 +25,8 @@ def reword(said: str) -> str:
     """Return one line of tyro in a user's words; a line that is not known as it is."""
     if found := _NO_VALUE.fullmatch(said):
         flag, many = found.groups()
+        if not flag.startswith("-"):  # what stands without a flag
+            return f"give {flag.upper()}"
         return f"{flag}: give {_MANY.get(many) or count_of(int(many), 'value')}"
     if found := _NO_CHOICE.fullmatch(said):
         value, flag, choices = found.groups()

@@ -54,6 +54,12 @@ class Job:
     outputs: Sequence[Output]
     records: Sequence[Records] = ()  # of those outputs that have a file of all images
     existing: frozenset[Path] = frozenset()  # files of earlier jobs, which no other may replace
+    count: int | None = None  # images of the command, if `files` are not all
+
+    @property
+    def is_single(self) -> bool:
+        """True for one image: what is wrong with it ends the command."""
+        return (self.count or len(self.files)) == 1
 
     @property
     def mask(self) -> MaskFile:
@@ -76,9 +82,8 @@ def process_images(job: Job) -> Iterator[Outcome]:
     """Yield the outcomes of this process's share of the images, which are then written."""
     config, world, predictor = job.config, job.world, job.predictor
     share = job.files[world.rank :: world.size]
-    existing = []
-    if config.skip_existing and (config.mask_format != "none" or not job.records):
-        existing = find_done(share)
+    skips = config.skip_existing and (config.mask_format != "none" or not job.records)
+    existing = find_done(share) if skips else []
     done = {files.index for files in existing}
     if not config.overwrite and not config.skip_existing:
         job = replace(job, existing=frozenset(find_existing(p for f in share for p in f.written)))
@@ -155,7 +160,7 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
                 for output in sorted(job.outputs, key=lambda output: output.turn):
                     output.write(files, prediction)
         except _NotPredictedError as error:
-            if len(job.files) == 1:
+            if job.is_single:
                 raise
             return Outcome(error=str(error))
     return describe(job, files, prediction, kept)
@@ -284,9 +289,8 @@ def _predict_batch(
     predictor: Predictor, batch: list[_Scaled]
 ) -> Iterator[tuple[ImageFiles, Prediction | UserError]]:
     files, pixels, sizes = zip(*batch, strict=True)
-    found: list[Prediction | UserError]
     try:
-        found = [*predictor.predict_batch(pixels, sizes)]
+        found: list[Prediction | UserError] = [*predictor.predict_batch(pixels, sizes)]
     except UserError as error:
         if len(batch) > 1:  # one of them may be at fault
             for each in batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -163,7 +164,14 @@ class ScaledReader:
         weights = (shared.clip(0) / float(self._ratio)).astype(np.float32)  # (new rows, rows)
         floats = cast(Any, pixels.astype(np.float32))
         narrow = resize_area(floats, (len(pixels), self._new_width))
-        mean = np.tensordot(weights, narrow, axes=1)  # (new rows, width, C)
+        # One row of each at a time: the sums of a matrix product depend on what else is in it.
+        first = np.floor(edges[:-1]).astype(int) - above
+        mean: Any = np.zeros((len(first), *narrow.shape[1:]), np.float32)  # (new rows, width, C)
+        for k in range(math.ceil(self._ratio) + 1):
+            row = np.minimum(first + k, len(narrow) - 1)
+            share = weights[np.arange(len(row)), row] * np.float32(first + k < len(narrow))
+            mean += share[:, None, None] * narrow[row]
         if pixels.dtype.kind != "f":
             mean = np.rint(mean)
-        return mean.astype(pixels.dtype)
+        reduced: Pixels = mean.astype(pixels.dtype)
+        return reduced

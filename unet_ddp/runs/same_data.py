@@ -108,10 +108,11 @@ def _sample(count: int) -> list[int]:
 def _measure(pairs: Pairs, path: Path, stamp: Stamp | None, *, reads: bool) -> int:
     """Return the checksum of a path's files if it `reads` them, else their size; without a file its stamp's, or -1."""
     try:
-        if not reads:
+        files = pairs.files_of(path) if reads else ()
+        if not files:
             return (stamp or find_stamp(path))[0]
         checksum = 0
-        for file in pairs.files_of(path):
+        for file in files:
             checksum = zlib.crc32(file.read_bytes(), checksum)
         return checksum
     except OSError:

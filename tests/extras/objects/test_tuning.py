@@ -286,6 +286,7 @@ def draw_shapes(folder: Path, *, count: int, side: int) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.release
 def test_touching_objects_of_two_classes_have_their_class(tmp_path: Path) -> None:
     """From folders of masks to a training, to masks whose values have the classes."""
     draw_shapes(tmp_path, count=24, side=64)

@@ -128,6 +128,7 @@ def test_qgis_s_plugin_gets_probabilities_of_float_pixels(here: Path) -> None:
     assert with_threshold.any() and not with_threshold.all()
 
 
+@pytest.mark.release
 def test_int8_is_refused_if_it_was_calibrated_on_noise(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

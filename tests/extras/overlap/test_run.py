@@ -232,6 +232,7 @@ def test_the_report_shows_the_masks_that_are_predicted(data: Path, run: Path) ->
 
 
 @pytest.mark.thorough
+@pytest.mark.release
 def test_an_exported_network_predicts_the_same(data: Path, run: Path, tmp_path: Path) -> None:
     for library in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(library)

@@ -26,6 +26,7 @@ from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.bands import ByWindows
 from unet_ddp.data.readers.read import Source, read_mask
+from unet_ddp.errors import UserError
 
 SUFFIXES = (".gpkg", ".geojson", ".shp")
 
@@ -163,6 +164,22 @@ def test_with_overlap_a_pixel_has_a_bit_for_each_class(tmp_path: Path) -> None:
     assert pairs.class_names == ("a", "b") and source.header.channels == 1
     assert [mask[p] for p in ((5, 5), (12, 12), (28, 12), (12, 23), (47, 5))] == [2, 3, 1, 3, 0]
     assert mask[44, 44] == 1 << 15  # ignored
+
+
+@pytest.mark.parametrize("name", ["a!b.gpkg", "a;b.gpkg"])
+def test_a_path_that_gdal_takes_for_another_is_refused(tmp_path: Path, name: str) -> None:
+    labels = write_labels(tmp_path / "l.gpkg", [box(0, 0, 20, 20)], kind=["a"])
+    labels = labels.rename(tmp_path / name)
+    with pytest.raises(UserError, match="GDAL takes a path with ! or ; for that of an archive"):
+        burnt(write_scenes(tmp_path, 1), labels)
+
+
+@pytest.mark.parametrize("value", [255, 300, -1, -100])
+def test_any_value_may_be_that_of_ignored_areas(tmp_path: Path, value: int) -> None:
+    geometries = [box(0, 0, 20, 20), box(30, 30, 48, 48)]
+    labels = write_labels(tmp_path / "l.gpkg", geometries, kind=np.array([1, np.nan]))
+    mask = read_mask(burnt(write_scenes(tmp_path, 1), labels, ignore_index=value)[0].mask)
+    assert np.unique(mask).tolist() == sorted([0, 1, value])
 
 
 def test_polygons_without_a_class_are_ignored_if_a_value_is_named(tmp_path: Path) -> None:

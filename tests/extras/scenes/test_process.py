@@ -24,7 +24,7 @@ from tests.prediction.test_predict import run
 from tests.ranks import Ranks, warm_context
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.extras.scenes import parts
+from unet_ddp.extras.scenes import parts, process
 
 PARTS = 27  # nine rows of three blocks
 
@@ -133,6 +133,15 @@ def test_parts_of_another_job_are_named_and_stay(
         write_model(tmp_path / "net.pt", Labels((0, 1)), scale=1.0, seed=4)
         assert run(*argv, "--overwrite") == 0 and len(written) == 4 + 3 * PARTS
         assert folders(tmp_path) == [left]
+        other = ["other.tif", *argv[1:]]  # of the same size and time
+        write_map(tmp_path / other[0], noise(HEIGHT, WIDTH, 5))
+        monkeypatch.setattr(process, "find_stamp", lambda path: (1, 1))
+        written.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(parts.np, "savez_compressed", fail)
+            done.clear()
+            assert run(*argv, "--overwrite") == 2
+        assert run(*other, "--overwrite") == 0 and len(written) == 4 + PARTS
 
 
 def test_a_mask_that_is_there_is_skipped_kept_or_refused(

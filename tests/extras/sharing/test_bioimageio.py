@@ -34,7 +34,7 @@ KINDS: dict[str, tuple[Labels, dict[str, Any]]] = {
 }
 STRANGE = ("𠮷", "3", "a\n## b", "b\udce4", "None", "6 ", "6")
 THOROUGH = [
-    pytest.param(kind, marks=[pytest.mark.thorough] + [pytest.mark.release] * (kind != "names"))
+    pytest.param(kind, marks=[pytest.mark.thorough, pytest.mark.release])
     for kind in KINDS
     if kind != "binary"
 ]
@@ -167,6 +167,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.thorough
+@pytest.mark.release
 def test_any_name_is_written_in_one_line_of_text(strange: Path) -> None:
     with zipfile.ZipFile(strange) as archive:
         files = {name: archive.read(name).decode() for name in ("rdf.yaml", "README.md")}

@@ -114,6 +114,12 @@ def test_a_sample_is_the_scene_there(tmp_path: Path) -> None:
         assert sample.mask.shape == (SIZE, SIZE)
 
 
+def test_of_one_ground_resolution_a_crop_has_the_pixels_of_a_window(tmp_path: Path) -> None:
+    """Scenes of 0.5 m at 1 m: half as many in each direction, and none is padding."""
+    folder = write_scenes(tmp_path, (256, 256), (256, 256))
+    assert prepare(folder, validation=0, ground_resolution=1.0).crop_size == (SIZE // 2, SIZE // 2)
+
+
 def test_a_window_drawn_by_class_has_it(tmp_path: Path) -> None:
     """With --balance, some windows are drawn for a class that one in 32 has, and are not moved from it."""
     folder = write_scenes(tmp_path, (256, 256), (256, 256))

@@ -95,6 +95,32 @@ def test_a_mask_of_another_resolution_and_extent_is_brought_to_its_scene(tmp_pat
     assert "windows: 9 of 64x64 pixels in 1 scene; 7 beyond their mask left out" in report.notes
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "int32"])
+@pytest.mark.parametrize("nodata", [None, 0, 1])
+def test_where_a_mask_ends_does_not_depend_on_its_type_or_value_of_no_data(
+    tmp_path: Path, dtype: str, nodata: int | None
+) -> None:
+    """The left half of the scene has a mask; its values of no data are values."""
+    image, mask = draw_scene(0, 128, 256)
+    write_map(tmp_path / "imgs" / "a.tif", image, at(0.5), **TILED)
+    half = mask[:, :128].astype(dtype)
+    write_map(tmp_path / "masks" / "a.tif", half, at(0.5), **TILED, nodata=nodata)
+    found, report = find_windows(tmp_path, window=64, validation=0)
+    assert not report.problems and [window.left for window in windows_of(found)] == [0, 64] * 2
+    for pair in found:
+        window = split_window(pair.image)[1]
+        np.testing.assert_array_equal(read_mask(pair.mask), mask[window.rows, window.columns])
+
+
+def test_a_mask_with_alpha_on_another_grid_is_read(tmp_path: Path) -> None:
+    image, mask = draw_scene(0, 128, 128)
+    write_map(tmp_path / "imgs" / "a.tif", image, at(0.5), **TILED)
+    grey = np.stack([mask[::2, ::2], np.full((64, 64), 255, np.uint8)], axis=-1)
+    write_map(tmp_path / "masks" / "a.tif", grey, at(1.0), **TILED, alpha="YES")
+    found, report = find_windows(tmp_path, window=64, validation=0)
+    assert not report.problems and len(found) == 4
+
+
 def test_a_mask_in_another_crs_is_warped_as_gdal_warps_it(tmp_path: Path) -> None:
     from rasterio import Affine, band
     from rasterio import open as open_raster

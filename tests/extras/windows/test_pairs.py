@@ -171,6 +171,17 @@ def test_settings_that_do_not_suit_the_scenes(
     ]
 
 
+def test_blocks_and_groups_of_a_list_exclude_each_other(tmp_path: Path) -> None:
+    folder = write_scenes(tmp_path, (128, 128), (128, 128))
+    rows = [f"imgs/{name}.tif,masks/{name}.tif,both" for name in "ab"]
+    (folder / "list.csv").write_text("\n".join(["image,mask,group", *rows]))
+    listed = {"images": None, "masks": None, "pairs_file": str(folder / "list.csv")}
+    _, report = check(folder, **listed, window=32, blocks=2)
+    assert [problem[:44] for problem in report.problems] == [
+        "--blocks 2: the column group of " + str(folder)[:12]
+    ]
+
+
 def memorise(side: Any, fields: np.ndarray, mask: np.ndarray) -> float:
     """Share of the validation pixels that have the class of the training pixel that looks most like them."""
     pixels = []

@@ -100,7 +100,8 @@ class MapWindows:
         """Return whether a warped map has all pixels of a part."""
         window = (rows.start, rows.stop), (columns.start, columns.stop)
         with gdal(self.path), self._opened() as dataset:
-            return bool(dataset.dataset_mask(window=window).all())
+            # The last band is alpha, of any type of pixels; GDAL's mask looks at alpha of few types.
+            return bool((dataset.read(dataset.count, window=window) > 0).all())
 
     def warped_to(self, other: MapWindows) -> MapWindows:
         """Return this map on the grid of another one, by the nearest pixel; both have a CRS.
@@ -116,11 +117,14 @@ class MapWindows:
 
         grid = {"crs": place.crs, "transform": Affine(*place.transform)}
 
+        # A value of no data is one of the mask's own: it does not say where the mask ends.
+        size = {"width": width, "height": height, "add_alpha": not self.header.has_alpha}
+
         @contextmanager
         def open_warped() -> Iterator[Any]:
             with (
                 self._opened() as dataset,
-                WarpedVRT(dataset, **grid, width=width, height=height, add_alpha=True) as warped,
+                WarpedVRT(dataset, **grid, **size, src_nodata=None) as warped,
             ):
                 yield warped
 

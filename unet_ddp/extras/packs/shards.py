@@ -142,7 +142,8 @@ def _processes(count: int) -> Iterator[Executor]:
     resource_tracker.ensure_running()  # its start would let SIGINT through again
     try:
         with _without_sigint():
-            pool.submit(os.getpid)  # starts all of them
+            for _ in range(count):  # each starts one, as none is idle during its imports
+                pool.submit(os.getpid)
         yield pool
     except BaseException as error:
         for process in {*multiprocessing.active_children()} - others:
@@ -170,7 +171,8 @@ def _without_sigint() -> Iterator[None]:
 
 
 def _start_process(readers: Sequence[str]) -> None:
-    """Prepare a process that writes shards."""
+    """Prepare a process that writes shards; Ctrl-C is for the one that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     use_own_readers(readers)
     start_reader(warns=False)

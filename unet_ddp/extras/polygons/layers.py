@@ -102,7 +102,10 @@ def opening(path: Path) -> Iterator[Any]:
     check_installed("pyogrio", "geo", path)
     check_installed("shapely", "geo", path)
     import pyogrio.raw
+    from pyogrio.util import vsi_path
 
+    if vsi_path(str(path)) != str(path):
+        raise UserError(f"{path}: GDAL takes a path with ! or ; for that of an archive; rename it")
     with as_user_error(path):
         yield pyogrio.raw
 

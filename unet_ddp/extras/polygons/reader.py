@@ -88,7 +88,7 @@ class PolygonFile(BandsFile):
         from rasterio import Affine
         from rasterio.features import rasterize
 
-        is_large = codes.max(initial=0) > np.iinfo(np.uint8).max
+        is_large = codes.max(initial=0) > np.iinfo(np.uint8).max or codes.min(initial=0) < 0
         values: Codes = np.zeros(size, np.int32 if is_large else np.uint8)
         is_area = ~(shapely.is_missing(placed) | shapely.is_empty(placed))
         shapes = zip(placed[is_area].tolist(), codes[is_area].tolist(), strict=True)

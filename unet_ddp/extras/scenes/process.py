@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -20,7 +21,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, IN_MEMORY, Ids, Mask
 from unet_ddp.data.pairs import find_stamp
 from unet_ddp.data.readers.base import as_user_error
-from unet_ddp.data.readers.read import find_reader
+from unet_ddp.data.readers.read import find_reader, own_readers
 from unet_ddp.distributed.device import free_memory
 from unet_ddp.errors import UserError, count_of, hides_bars, print_lines
 from unet_ddp.extras.geo.reader import MapFile
@@ -28,6 +29,7 @@ from unet_ddp.extras.scenes.blocks import SceneImage, count_blocks, open_scene, 
 from unet_ddp.extras.scenes.parts import MergedMask, PartError, PartKey, Parts, name_job
 from unet_ddp.files import is_address
 from unet_ddp.files.completing import completing
+from unet_ddp.plugins import read_sources
 from unet_ddp.prediction.outputs.base import ImageFiles
 from unet_ddp.prediction.outputs.mask import MaskFile, write_mask
 from unet_ddp.prediction.paths import check_length, find_existing
@@ -60,7 +62,7 @@ def process_scenes(job: Job) -> Iterator[Outcome]:
         yield from _process_scene(job, files)
     rest = [each for each in job.files if each.index not in scenes]
     if rest:
-        yield from process_images(replace(job, files=rest))
+        yield from process_images(replace(job, files=rest, count=len(job.files)))
 
 
 def find_scenes(job: Job) -> set[int]:
@@ -145,10 +147,14 @@ def _name_job(job: Job, files: ImageFiles, blocks: int) -> str:
     predictor = job.predictor
     how = [predictor.threshold, predictor.tiling, predictor.format, blocks, predictor.device.type]
     how += [model.is_half for model in predictor.models]
+    own = [read_sources("readers", name) for name in own_readers()]
+    if job.config.network is not None:
+        own.append(read_sources("networks", job.config.network))
     with ExitStack() as stack:
         names = job.config.model or [None]
         models = [stack.enter_context(local_file(find_model(name))) for name in names]
-        return name_job(__version__, values, how, find_stamp(files.image), models=models)
+        scene = os.path.realpath(files.image), find_stamp(files.image)
+        return name_job(__version__, values, how, scene, own, models=models)
 
 
 def _predict_missing(job: Job, files: ImageFiles, plan: Plan) -> str:
@@ -171,7 +177,7 @@ def _predict_missing(job: Job, files: ImageFiles, plan: Plan) -> str:
                 plan.parts.write(key, ids)
                 bar.update()
     except UserError as error:
-        if isinstance(error, PartError) or len(job.files) == 1:
+        if isinstance(error, PartError) or job.is_single:
             raise
         return str(error)
     return ""

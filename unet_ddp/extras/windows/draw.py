@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.config import DataConfig
 from unet_ddp.data.dataset import PreparedData
-from unet_ddp.data.masks import Flags
+from unet_ddp.data.masks import Flags, Size
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.data.samplers import Draw
@@ -34,10 +34,18 @@ def draw_windows(config: DataConfig, data: PreparedData, seed: int) -> PreparedD
         data,
         split=replace(data.split, training=training),
         draw=WindowDraw(size, len(training), seed, data.draw),
-        crop_size=config.crop_size or scaled_size(size, size, config.scale),
+        crop_size=config.crop_size or find_crop_size(config, data),
         one_size=None,
         most_pixels=max(data.most_pixels, round(largest * config.scale**2)),
     )
+
+
+def find_crop_size(config: DataConfig, data: PreparedData) -> Size:
+    """Return the (height, width) of a window at the network's scale."""
+    assert config.window is not None
+    if config.ground_resolution is not None and data.crop_size is not None:
+        return data.crop_size  # the median of the windows, each at its own scale
+    return scaled_size(config.window, config.window, config.scale)
 
 
 class WindowDraw:

@@ -95,6 +95,11 @@ def _check_division(found: list[Pair], scenes: Pairs, config: DataConfig) -> Non
                 f"--blocks {config.blocks}: the column split of {config.pairs_file} says what validates; use one of them"
             )
         return
+    if config.blocks is not None and scenes.groups() is not None:
+        raise UserError(
+            f"--blocks {config.blocks}: the column group of {config.pairs_file} keeps scenes on one side, blocks of them "
+            "are on both; use one of them"
+        )
     first = scenes[0].image
     if len({pair.group for pair in found}) > 1:
         return

@@ -78,7 +78,8 @@ class WindowFile(BandsFile, MapFile):
     def read(self, wanted: ImageFormat) -> Pixels:
         """Return all pixels (h, w, C)."""
         palette, pixels = self.header.palette, self._read(wanted.channels)
-        if palette is not None and pixels.shape[2] == 1:
+        is_decoded = isinstance(self._scene, Decoded)  # to colours, or to the grey that is wanted
+        if palette is not None and pixels.shape[2] == 1 and not is_decoded:
             pixels = np.array(palette, np.uint8)[pixels[..., 0]]
         return as_pixels(pixels, self.path)
 
