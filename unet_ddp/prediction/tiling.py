@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -151,6 +152,20 @@ def _blend_row(
     return blended
 
 
+@contextmanager
+def explain_memory(side: int, image: str = "") -> Iterator[None]:
+    """Make it a UserError that a window of `side` pixels is too large for the memory."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = (
+            f"out of memory even in windows of {side} pixels; use a smaller --tile, or --device cpu"
+        )
+        raise UserError(f"{image}: {reason}" if image else reason) from None
+
+
 class TiledScores:
     """The blended scores of an image in windows, predicted at each iteration; UserError if a window exceeds the memory."""
 
@@ -169,12 +184,5 @@ class TiledScores:
         side, at_once = predictor.tiling.window, 1
         if predictor.device.type == "cuda":
             at_once = min(_WINDOWS, predictor.most_at_once((side, side)))
-        try:
+        with explain_memory(side):
             yield from blend(image.read, predictor.scores, rows, columns, at_once=at_once)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise UserError(
-                f"out of memory even in windows of {side} pixels; use a smaller --tile, or "
-                "--device cpu"
-            ) from None

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.extras.scenes.small_scenes import (
     HEIGHT,
@@ -25,6 +26,7 @@ from tests.ranks import Ranks, warm_context
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.extras.scenes import parts, process
+from unet_ddp.prediction.predictor import Predictor
 
 PARTS = 27  # nine rows of three blocks
 
@@ -142,6 +144,25 @@ def test_parts_of_another_job_are_named_and_stay(
             done.clear()
             assert run(*argv, "--overwrite") == 2
         assert run(*other, "--overwrite") == 0 and len(written) == 4 + PARTS
+
+
+def test_a_scene_too_large_for_the_memory_is_one_line_and_the_others_are_predicted(
+    scene: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    write_photo(tmp_path / "photo.png")
+    scores = Predictor.scores
+
+    def fail(self: Predictor, windows: Any) -> Any:
+        if windows[0].shape[:2] == (64, 64):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return scores(self, windows)
+
+    monkeypatch.setattr(Predictor, "scores", fail)
+    with small_is_large():
+        run(scene[0], "photo.png", *scene[1:], "-o", "out")
+    said = capsys.readouterr()
+    assert "scene.tif: out of memory even in windows of 64 pixels" in said.out + said.err
+    assert Path("out/photo_mask.png").exists() and "Traceback" not in said.err
 
 
 def test_a_mask_that_is_there_is_skipped_kept_or_refused(

@@ -36,6 +36,7 @@ from unet_ddp.prediction.paths import check_length, find_existing
 from unet_ddp.prediction.pipeline import Job, Outcome, describe, one_core_each, process_images
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.prediction.tiling import explain_memory
 from unet_ddp.settings import values_of
 from unet_ddp.storage import local_file
 
@@ -172,7 +173,12 @@ def _predict_missing(job: Job, files: ImageFiles, plan: Plan) -> str:
     bar = tqdm(total=len(share), unit="part", leave=False, disable=is_hidden)
     # One core for each window: the number of threads decides the last bits of a convolution.
     try:
-        with files.source, one_core_each(max(threads, torch.get_num_threads())), bar:
+        with (
+            files.source,
+            one_core_each(max(threads, torch.get_num_threads())),
+            explain_memory(job.predictor.tiling.window, str(files.image)),
+            bar,
+        ):
             for key, ids in _predict_parts(job, files, plan.parts, share, threads):
                 plan.parts.write(key, ids)
                 bar.update()
