@@ -850,6 +850,13 @@ def test_a_wrong_value_is_named_with_what_was_expected(argv: str, said: str) -> 
     assert refusal(*argv.split()).startswith(said)
 
 
+@pytest.mark.parametrize("words", [["--model"], ["-m"], ["--reader"], ["--model", "--tta", "d4"]])
+def test_a_network_that_a_shell_left_out_is_not_the_newest(words: list[str]) -> None:
+    """As of `--model $UNSET`."""
+    with pytest.raises(UserError, match=r"^--(model|reader): give at least one value$"):
+        parse_predict(["a.png", *words])
+
+
 def test_a_command_names_what_it_lacks() -> None:
     with pytest.raises(UserError) as one:
         export([])

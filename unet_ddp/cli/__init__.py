@@ -77,7 +77,6 @@ def parse_train(
         for pair in pairs_of(kind, Replaces):
             if names.issuperset(pair):
                 raise UserError(f"{where}{join_flags(pair)}: use one of them")
-    refuse_empty(values_of(config), typed)
     hidden = _replaced_by(typed, kind)
     values = {name: value for name, value in recipe.items() if name not in hidden}
     for name, _ in pairs_of(kind, Typed):
@@ -132,11 +131,13 @@ def _read_flags(kind: type[Config], argv: Sequence[str], prog: str) -> Config:
     box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):
-            return tyro.cli(shown, args=argv, prog=prog, config=(tyro.conf.OmitArgPrefixes,))
+            config = tyro.cli(shown, args=argv, prog=prog, config=(tyro.conf.OmitArgPrefixes,))
     except SystemExit:
         said, near = read_box(box.getvalue())
         hint = f"did you mean {', '.join(near)}? " if near else ""
         raise UserError(f"{reword(said)}; {hint}see {prog} --help") from None
+    refuse_empty(config, argv)
+    return config
 
 
 def _find_given(argv: Sequence[str]) -> set[str]:

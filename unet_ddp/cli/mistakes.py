@@ -1,12 +1,12 @@
-"""What tyro says of a wrong command line, in a user's words."""
+"""Mistakes in a command line, in a user's words: of what tyro says, and of flags without values."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Sequence
 
-from unet_ddp.errors import UserError, count_of, join_some
-from unet_ddp.settings import as_flag
+from unet_ddp.errors import UserError, count_of
+from unet_ddp.settings import as_flag, settings_of, values_of
 
 _NO_VALUE = re.compile(r"Missing value for argument '(.+)'\. Expected (\d+|at least one) values?")
 _NO_CHOICE = re.compile(r"invalid choice '(.*)' for argument '(.+)'\. Expected one of \((.*)\)")
@@ -30,14 +30,14 @@ def reword(said: str) -> str:
         return f"{flag}: give {_MANY.get(many) or count_of(int(many), 'value')}"
     if found := _NO_CHOICE.fullmatch(said):
         value, flag, choices = found.groups()
-        return f"{flag} {value}: expected {_join(re.findall(_QUOTED, choices))}"
+        return f"{flag} {value}: expected {_join(_QUOTED.findall(choices))}"
     if found := _MISSING.fullmatch(said):
         parts = [part.strip() for part in found[1].split("(required)") if part.strip()]
         found_parts = [_ARGUMENT.fullmatch(part) for part in parts]
         names = [each[1] if each else part for each, part in zip(found_parts, parts, strict=True)]
         first = found_parts[0]
         meaning = f": {first[2].rstrip('.')}" if first and len(names) == 1 else ""
-        return f"give {join_some(names, len(names))}{meaning}"
+        return f"give {', '.join(names)}{meaning}"
     if found := _UNREAD.fullmatch(said):
         return _reword_unread(*found.groups()) or said
     return said
@@ -48,18 +48,22 @@ def join_flags(names: Iterable[str]) -> str:
     return " and ".join(map(as_flag, names))
 
 
-def refuse_empty(values: Mapping[str, object], typed: Set[str]) -> None:
+def refuse_empty(config: object, argv: Sequence[str]) -> None:
     """Raise a UserError if a flag of several values was typed without any."""
-    for name in typed:
-        if values.get(name) == ():
-            raise UserError(f"{as_flag(name)}: give at least one value")
+    typed = [
+        word.partition("=")[0].lstrip("-").replace("-", "_") for word in argv if word[:1] == "-"
+    ]
+    values = values_of(config)
+    for name, each in settings_of(type(config)).items():
+        if values[name] == () and not {name, *each.names}.isdisjoint(typed):
+            raise UserError(f"{each.flag}: give at least one value")
 
 
 def _reword_unread(flag: str, reason: str) -> str:
     """Return why the values of a flag are refused; nothing if the reason is not known."""
     if found := _NO_NUMBER.fullmatch(reason):
-        kind = "FLOAT" if found[1] else "INT"
-        return f"{f'{flag} {found[2]}'.rstrip()}: expected a {_KINDS[kind]}"
+        given, kind = f"{flag} {found[2]}".rstrip(), "FLOAT" if found[1] else "INT"
+        return f"{given}: expected a {_KINDS[kind]}"
     if found := _EXPECTED.match(reason):
         kinds, typed = found.groups()
     elif found := _NO_TUPLE.match(reason):
@@ -67,7 +71,7 @@ def _reword_unread(flag: str, reason: str) -> str:
     else:
         return ""
     wanted = [_describe(kind) for kind in kinds.split("|") if kind != "{None}"]
-    given = " ".join([flag, *re.findall(_QUOTED, typed)])
+    given = " ".join([flag, *_QUOTED.findall(typed)])
     return f"{given}: expected {_join(wanted)}"
 
 

@@ -29,9 +29,12 @@ def _check_planes(
     config: DataConfig, table: Table, values: MaskValues, report: Report
 ) -> list[str]:
     from unet_ddp.extras.overlap.checks import check_planes
-    from unet_ddp.extras.polygons.checks import describe_polygons
+    from unet_ddp.extras.polygons.polygon_kind import BURNT
 
-    describe_polygons(table, report)
+    if any(BURNT in pair.mask.name for *_, pair in table.groups):
+        from unet_ddp.extras.polygons.checks import describe_polygons
+
+        describe_polygons(table, report)
     return check_planes(config, table, values, report)
 
 

@@ -10,12 +10,10 @@ from typing import Annotated, Literal
 import tyro
 
 from unet_ddp.cli import parse
-from unet_ddp.cli.mistakes import refuse_empty
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.plugins import is_built_in
 from unet_ddp.settings import Calls, Excludes, Heading, called, flag, joined
 
-_SEVERAL = {"model": {"--model", "-m"}, "reader": {"--reader"}}
 _MODULE_CLASS = re.compile(r"[\w.]+:\w+")
 
 
@@ -112,9 +110,6 @@ def parse_predict(argv: Sequence[str], *, prog: str = "predict.py") -> PredictCo
         UserError: an unknown flag, a value out of its limits, or nothing to write.
     """
     config = parse(PredictConfig, argv, prog=prog)
-    words = {word.partition("=")[0].replace("_", "-") for word in argv}
-    typed = {name for name, flags in _SEVERAL.items() if not words.isdisjoint(flags)}
-    refuse_empty(vars(config), typed)
     if config.mask_format == "none" and not (config.write or called(config, "outputs")):
         raise UserError(
             "--mask-format none: nothing would be written; add an output, such as --rle FILE.csv"

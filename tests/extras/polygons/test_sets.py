@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,22 @@ def maps(tmp_path: Path) -> Path:
 
 
 # -- finding -------------------------------------------------------------------------------
+
+
+def test_a_set_without_polygons_imports_nothing_of_them_and_lists_its_masks_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in ("imgs", "masks"):
+        (tmp_path / kind).mkdir()
+        for k in range(4):
+            Image.fromarray(noise(8, 8, k)[..., 0] // 128).save(tmp_path / kind / f"{k}.png")
+    monkeypatch.setitem(sys.modules, "unet_ddp.extras.polygons.checks", None)  # an ImportError
+    listed, walk = list[str](), os.walk
+    monkeypatch.setattr(
+        os, "walk", lambda folder, **how: listed.append(str(folder)) or walk(folder, **how)
+    )
+    prepared(tmp_path / "imgs", tmp_path / "masks", class_field=None)
+    assert listed.count(str(tmp_path / "masks")) == 1
 
 
 def test_texts_become_named_classes_after_the_background(maps: Path) -> None:

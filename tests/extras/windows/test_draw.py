@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from tests.extras.windows.scenes import config_of, draw_scene, find_windows, wri
 from unet_ddp.checks.check import prepare_data
 from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.dataset import PreparedData, Sample, SegmentationDataset
-from unet_ddp.data.pairs import Pairs
+from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.extras.windows.draw import DrawnWindows, WindowDraw
 from unet_ddp.extras.windows.paths import Window, split_window
 
@@ -57,16 +58,22 @@ def test_draws_depend_on_seed_epoch_and_index_alone(windows: DrawnWindows) -> No
     assert drawn(windows, draw, 3) != drawn(windows, WindowDraw(SIZE, len(windows), 2, None), 3)
 
 
+def count_draws(pairs: Iterable[Pair], size: tuple[int, int], epochs: int) -> np.ndarray:
+    """How often each pixel of a scene (H, W) is drawn in some passes."""
+    training = DrawnWindows(pairs, SIZE)
+    training.share()
+    draw = WindowDraw(SIZE, len(training), 1, None)
+    counts = np.zeros(size)
+    for epoch in range(epochs):
+        for _, window in drawn(training, draw, epoch):
+            counts[window.rows, window.columns] += 1
+    return counts
+
+
 def test_all_places_of_a_scene_are_drawn_alike(tmp_path: Path) -> None:
     """But near its edges, as with any crops."""
     found, _ = find_windows(write_scenes(tmp_path, (320, 320)), window=SIZE, validation=0)
-    training = DrawnWindows(found, SIZE)
-    training.share()
-    draw = WindowDraw(SIZE, len(training), 1, None)
-    counts = np.zeros((320, 320))
-    for epoch in range(200):
-        for _, window in drawn(training, draw, epoch):
-            counts[window.rows, window.columns] += 1
+    counts = count_draws(found, (320, 320), epochs=200)
     inside = counts[SIZE:-SIZE, SIZE:-SIZE] / 200
     assert abs(inside.mean() - 1) < 0.05 and inside.min() > 0.7 and inside.max() < 1.3
 
@@ -75,13 +82,7 @@ def test_no_window_reaches_into_one_that_is_not_trained_on(tmp_path: Path) -> No
     """One that could not be read, has no data, or is near those that validate."""
     found, _ = find_windows(write_scenes(tmp_path, (256, 256)), window=SIZE, validation=0)
     rest = [pair for pair in found if split_window(pair.image)[1][:2] not in ((64, 64), (192, 192))]
-    training = DrawnWindows(rest, SIZE)
-    training.share()
-    draw = WindowDraw(SIZE, len(training), 1, None)
-    counts = np.zeros((256, 256))
-    for epoch in range(60):
-        for _, window in drawn(training, draw, epoch):
-            counts[window.rows, window.columns] += 1
+    counts = count_draws(rest, (256, 256), epochs=60)
     assert not counts[64:128, 64:128].any() and not counts[192:, 192:].any()
     counts[64:128, 64:128] = counts[192:, 192:] = 1
     assert counts.all()

@@ -21,7 +21,7 @@ _VERSION = 1  # of the rule by which polygons become pixels
 
 @dataclass(frozen=True)
 class Burning:
-    """How polygons become the values of masks."""
+    """The rule by which polygons become the values of masks."""
 
     class_field: str | None = None  # the attribute with their classes; None: all are of one
     overlap: bool = False  # bit k of a value is class k

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from unet_ddp.data.listing import files_by_name
@@ -19,6 +20,7 @@ SUFFIXES = (".gpkg", ".geojson", ".shp")
 """Of files of polygons."""
 BURNT = ".polygons"
 """Suffix of the path of a mask that is burnt when it is read."""
+_FIRST = 100  # files
 
 
 class PolygonKind(PairKind):
@@ -35,6 +37,8 @@ class PolygonKind(PairKind):
             return is_labels(masks.suffix)
         if is_labels(masks.suffix) and not masks.is_dir():
             return True
+        if masks != places.images and _begins_with_image(masks):
+            return False
         for _, _, names in os.walk(masks):
             suffixes = {os.path.splitext(name)[1].lower() for name in names}  # noqa: PTH122  # may be many
             if any(map(is_labels, suffixes)):
@@ -83,6 +87,13 @@ def refuse_addresses(images: Path, labels: Path) -> None:
 def is_labels(suffix: str) -> bool:
     """Return whether a suffix is that of files of polygons."""
     return suffix.lower() in SUFFIXES
+
+
+def _begins_with_image(folder: Path) -> bool:
+    """Return whether an image is among the first files of a folder, which may have millions."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        return any(can_read(Path(entry.name).suffix.lower()) for entry in islice(entries, _FIRST))
+    return False
 
 
 def _list_labels(masks: Path, stamps: dict[str, Stamp]) -> Files:

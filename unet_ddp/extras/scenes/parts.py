@@ -105,12 +105,11 @@ class Parts:
                 found: NDArray[Any] = arrays[name]
                 return found
         except Exception as error:  # of a damaged archive, of many kinds
-            reason = (
-                "corrupt"
-                if path.exists()
-                else "not on this host: use an --output that all hosts share"
-            )
-            raise PartError(f"{path}: {reason} ({error}); delete the file and try again") from None
+            if not path.exists():
+                raise PartError(
+                    f"{path}: not on this host; use an --output in a folder that all hosts share"
+                ) from None
+            raise PartError(f"{path}: corrupt ({error}); delete the file and try again") from None
 
     def count(self) -> NDArray[np.int64]:
         """Return how many pixels have each of 256 ids."""
