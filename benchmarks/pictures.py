@@ -9,6 +9,7 @@ speed.svg has the seconds to Dice 0.97 from the table in docs/quality.md. Both r
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -25,10 +26,20 @@ from benchmarks.timing import new_parser
 from unet_ddp import Predictor
 from unet_ddp.checkpoints.weights import best_of, read_model
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.readers.read import read_mask
 from unet_ddp.evaluation.validation_split import rebuild
 
 ROOT = Path(__file__).parents[1]
-TRAIN = ("--epochs", "5", "--width", "16", "--lr", "0.003")  # as README's quick start
+TRAIN = (
+    "--epochs",
+    "5",
+    "--scale",
+    "0.5",
+    "--width",
+    "16",
+    "--lr",
+    "0.003",
+)  # as README's quick start
 COLUMNS = ("image", "true mask", "prediction", "difference")
 SIDE, GAP, TEXT = 300, 12, 26  # pixels: width of a picture, space between two, height of a line
 GREY = "#767d86"  # reads on white and on black
@@ -70,8 +81,7 @@ def read_scenes(run: Path) -> list[Scene]:
 
 def read_scene(predictor: Predictor, image: Path, mask: Path) -> Scene:
     """Return an image with its true and its predicted mask."""
-    codes = np.asarray(Image.open(mask).convert("L"))
-    truth = predictor.labels.to_ids(codes, mask)
+    truth = predictor.labels.to_ids(read_mask(mask), mask)
     return Scene(np.asarray(Image.open(image).convert("RGB")), truth, predictor(image).ids)
 
 
@@ -176,10 +186,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, help="folder of a run (default: train one)")
     parser.add_argument("--folder", type=Path, default=ROOT / "docs", help="folder to write to")
     options = parser.parse_args(argv)
+    options.folder = options.folder.resolve()
     page = (ROOT / "docs/quality.md").read_text(encoding="utf-8")
     (options.folder / "speed.svg").write_text(draw_times(read_times(page)), encoding="utf-8")
     with tempfile.TemporaryDirectory() as temporary:
         run = options.model or train(Path(temporary))
+        if not options.model:
+            os.chdir(temporary)  # the run's data are in it
         table = draw_scenes(
             choose(read_scenes(run)), Predictor.from_checkpoint(best_of(run)).labels
         )

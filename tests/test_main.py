@@ -104,14 +104,14 @@ def test_a_command_s_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def command(argv: list[str]) -> int:
-        assert argv == ["--folder", "a"]
+        assert argv == ["-o", "a"]
         if error is not None:
             raise error
         return 7
 
     name = "unet_ddp.extras.demo_set.command"
     monkeypatch.setitem(sys.modules, name, SimpleNamespace(main=command))  # type: ignore[arg-type]
-    assert main(["demo-data", "--folder", "a"]) == status
+    assert main(["demo-data", "-o", "a"]) == status
     assert capsys.readouterr().err == said
 
 

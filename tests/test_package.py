@@ -104,7 +104,7 @@ def test_a_wheel_of_the_source_archive_trains_and_predicts(tmp_path: Path) -> No
     flags = "--config cells --exp-name a --epochs 1 --width 2 --scale 0.25 --workers 0"
     said = run(work, site, *program, "train", *flags.split())
     assert "report: " in said and (work / "checkpoints/a/report.html").exists()
-    run(work, site, *program, "predict", "data/demo/unseen/scene40_0.jpg", "--overlay")
+    run(work, site, *program, "predict", "data/demo/unseen/car10_00.jpg", "--overlay")
     run(work, site, *program, "evaluate")
-    assert (work / "data/demo/unseen/scene40_0_mask.png").exists()
+    assert (work / "data/demo/unseen/car10_00_mask.png").exists()
     assert (work / "checkpoints/a/evaluation/report.html").exists()

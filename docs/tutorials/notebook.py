@@ -60,13 +60,13 @@ print(run.path / "report.html")
 from PIL import Image
 
 predictor = run.predictor()
-picture = Image.open("data/demo/unseen/scene40_0.jpg")
+picture = Image.open("data/demo/unseen/car10_00.jpg")
 prediction = predictor(picture)
 for name, share in zip(predictor.labels.class_names, prediction.shares):
     print(f"class {name}: {share:.1%} of the pixels")
 
 figure, panels = plt.subplots(1, 3, figsize=(9, 2.5), layout="constrained")
-shown = {"picture": picture, "mask": prediction.to_image(), "leaf": prediction.probabilities[1]}
+shown = {"picture": picture, "mask": prediction.to_image(), "car": prediction.probabilities[1]}
 for panel, (title, pixels) in zip(panels, shown.items()):
     panel.imshow(pixels, cmap="gray")
     panel.set(title=title, xticks=[], yticks=[])

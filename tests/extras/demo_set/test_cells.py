@@ -80,8 +80,9 @@ def test_the_doctor_knows_the_objects(folder: Path) -> None:
 
 def test_one_folder_has_one_kind(folder: Path, tmp_path: Path) -> None:
     assert write_demo(folder, "cells") == folder
+    assert write_demo(folder) == folder
     with pytest.raises(UserError, match="contains another demo set, not leaves; use another f"):
-        write_demo(folder)
+        write_demo(folder, "leaves")
     (tmp_path / "README.txt").write_text("notes of a user")
     with pytest.raises(UserError, match=r"README\.txt: not of the demo set; use another folder"):
         write_demo(tmp_path)

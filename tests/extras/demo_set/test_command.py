@@ -13,10 +13,11 @@ from unet_ddp.extras.demo_set import command as demo_data
 @pytest.mark.parametrize(
     ("argv", "folder", "kind"),
     [
-        ([], Path("data/demo"), "leaves"),
-        (["--folder", "a"], Path("a"), "leaves"),
+        ([], Path("data/demo"), "cars"),
+        (["-o", "a"], Path("a"), "cars"),
+        (["--kind", "leaves"], Path("data/leaves"), "leaves"),
         (["--kind", "cells"], Path("data/cells"), "cells"),
-        (["--kind", "cells", "--folder", "a"], Path("a"), "cells"),
+        (["--kind", "cells", "--output", "a"], Path("a"), "cells"),
     ],
 )
 def test_demo_data(
@@ -36,5 +37,5 @@ def test_demo_data(
 
 
 def test_an_address_is_no_folder() -> None:
-    with pytest.raises(UserError, match="--folder s3://b/x: is an address"):
-        demo_data.main(["--folder", "s3://b/x"])
+    with pytest.raises(UserError, match="--output s3://b/x: is an address"):
+        demo_data.main(["--output", "s3://b/x"])
