@@ -28,7 +28,7 @@ COMMANDS = {  # the built-in ones by groups: arguments, and what each does
         "doctor": ("--images DIR --masks DIR", "check a data set before training on it"),
         "import": ("FILE --images DIR -o DIR", "write masks from an annotation tool's file"),
         "pack": ("--images DIR ... -o URL", "write a data set as tar shards to train on"),
-        "demo-data": ("[--kind leaves|cells]", "write a built-in demo set, to try the program"),
+        "demo-data": ("[--kind leaves]", "write a built-in demo set, to try the program"),
     },
     "Results": {
         "evaluate": ("[--model FILE ...]", "score a network on images and masks"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -30,11 +31,19 @@ def scene(predicted: list[list[int]]) -> Scene:
     return Scene(np.full((2, 2, 3), 100, np.uint8), truth, np.array(predicted, np.uint8))
 
 
-def test_the_chart_has_the_figures_of_the_table() -> None:
+def test_readme_and_the_chart_have_the_figures_of_the_table() -> None:
     page = (ROOT / "docs/quality.md").read_text(encoding="utf-8")
     times = read_times(page)
     assert [*times] == ["benchmarks/plain.py", "train.py"]
     assert times["train.py"].mean < times["benchmarks/plain.py"].mean
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, program in (
+        ("plain PyTorch loop", "benchmarks/plain.py"),
+        ("unet_ddp", "train.py` now"),
+    ):
+        *_, cells = re.findall(rf"^\| `?{re.escape(program)}`? \|(.*)\|$", page, re.M)[:1]
+        early, _, late, *_ = (cell.strip() for cell in cells.split("|"))
+        assert f"| {name} | {early} | {late} |" in readme
     drawn = draw_times(times)
     assert (ROOT / "docs/speed.svg").read_text(encoding="utf-8") == drawn, (
         "type python -m benchmarks.pictures"
