@@ -18,9 +18,11 @@ import yaml
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, get_args_parser, parse_args
 
+import unet_ddp
 from tests import cluster
 from tests.conftest import data_flags, make_set
 from tests.ranks import LIMIT, ROOT, Ranks, call_main
+from tests.test_docs import read_pyproject
 from tests.test_resume import assert_same_state
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.cli import parse_train
@@ -382,3 +384,26 @@ def test_the_image_trains_predicts_and_serves_where_nothing_else_is_writable(ima
         process.terminate()
         _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, err
+
+
+# -- a conda package ------------------------------------------------------------------------
+
+
+def test_the_conda_recipe_has_the_requirements_of_the_package() -> None:
+    recipe = yaml.safe_load((DEPLOY / "recipe.yaml").read_text(encoding="utf-8"))
+    project = read_pyproject()["project"]
+    others = {
+        "pytorch": "torch",
+        "py-opencv": "opencv-python-headless",
+        "huggingface_hub": "huggingface-hub",
+        "matplotlib-base": "matplotlib",
+    }
+    python, *packages = (each.split() for each in recipe["requirements"]["run"])
+    assert python == ["python", project["requires-python"]]
+    assert [f"{others.get(name, name)}{limits}" for name, limits in packages] == project[
+        "dependencies"
+    ]
+    assert recipe["package"] == {"name": project["name"], "version": unet_ddp.__version__}
+    assert recipe["build"]["python"]["entry_points"] == [
+        f"{name} = {function}" for name, function in project["scripts"].items()
+    ]

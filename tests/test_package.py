@@ -17,9 +17,7 @@ import pytest
 
 from tests.test_docs import ROOT, list_tracked, read_pyproject
 
-BUILD = (
-    "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
-)
+BUILD = "import sys; from hatchling import build; getattr(build, sys.argv[1])(sys.argv[2])"
 
 
 def run(folder: Path, packages: Path, *argv: str) -> str:
@@ -84,15 +82,24 @@ def test_a_wheel_of_the_source_archive_trains_and_predicts(tmp_path: Path) -> No
     for name in tracked:
         (tmp_path / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / "clone" / name)
-    tools, site, work = (tmp_path / name for name in ("tools", "site", "work"))
+    site, work = tmp_path / "site", tmp_path / "work"
     work.mkdir()
-    run(work, tools, "-m", "pip", "install", "-q", "--target", str(tools), "setuptools>=77")
-    run(tmp_path / "clone", tools, "-c", BUILD, "build_sdist", str(tmp_path))
+    built = []
+    for folder in (tmp_path, tmp_path / "again"):  # the same bytes each time
+        run(tmp_path / "clone", work, "-c", BUILD, "build_sdist", str(folder))
+        run(tmp_path / "clone", work, "-c", BUILD, "build_wheel", str(tmp_path / "again"))
+        built.append(
+            [
+                each.read_bytes()
+                for each in (*folder.glob("*.gz"), *(tmp_path / "again").glob("*.whl"))
+            ]
+        )
+    assert len(built[0]) == 2 and built[0] == built[1]
     with tarfile.open(*tmp_path.glob("*.tar.gz")) as archive:
         archive.extractall(tmp_path / "source", filter="data")
         packed = {name.partition("/")[2] for name in archive.getnames()}
     assert {name for name in tracked if not name.startswith(".")} <= packed
-    run(*(tmp_path / "source").iterdir(), tools, "-c", BUILD, "build_wheel", str(tmp_path))
+    run(*(tmp_path / "source").iterdir(), work, "-c", BUILD, "build_wheel", str(tmp_path))
     with zipfile.ZipFile(*tmp_path.glob("*.whl")) as wheel:
         wheel.extractall(site)
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
