@@ -15,6 +15,7 @@ from unet_ddp.extras.demo_set import command as demo_data
     [
         ([], Path("data/demo"), "cars"),
         (["-o", "a"], Path("a"), "cars"),
+        (["--kind", "leaves", "--folder", "a"], Path("a"), "leaves"),
         (["--kind", "leaves"], Path("data/leaves"), "leaves"),
         (["--kind", "cells"], Path("data/cells"), "cells"),
         (["--kind", "cells", "--output", "a"], Path("a"), "cells"),

@@ -19,7 +19,7 @@ class DemoConfig:
 
     kind: Literal["cars", "leaves", "cells"] = "cars"
     """cars: 160 photographs of 10 cars on a turntable; leaves: 160 scenes of two classes; cells: 60 grey images, masks with numbered nuclei."""
-    output: Annotated[str | None, flag("DIR", "-o")] = None
+    output: Annotated[str | None, flag("DIR", "-o", "--folder")] = None
     """Folder for its sub-folders imgs, masks and unseen; default: data/demo for cars, data/leaves, data/cells."""
 
 
