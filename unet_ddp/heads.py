@@ -29,7 +29,10 @@ Scores = NDArray[np.float32]
 
 
 class Head(Protocol):
-    """A way from logits to probabilities, class ids, counts and a loss; it is made from the labels."""
+    """A way from logits to probabilities, class ids, counts and a loss; it is made from the labels.
+
+    Softmax is below; Sigmoid is in extras/overlap/head.py.
+    """
 
     @property
     def counts(self) -> type[Counts]:

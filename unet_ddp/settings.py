@@ -61,7 +61,7 @@ class Replaces(Rule):
 
 
 class Calls(Rule):
-    """A point, whose part of the field's name is called; then the values that call it.
+    """A point, whose part of the field's name is called (`called`, below); then the values that call it.
 
     Without values, all do but the default, None, 0 and False.
     """

@@ -33,7 +33,7 @@ from unet_ddp.config import DataConfig, LaunchConfig, NetworkConfig
 from unet_ddp.data.augmentation import Augmentation
 from unet_ddp.data.dataset import RareKind, SegmentationDataset
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.loaders import SampleLoader, how_to_read
+from unet_ddp.data.loaders import SampleLoader, loader_arguments
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import Preprocessing
@@ -295,7 +295,7 @@ RUN = [
         {"batch_size": 8, "workers": 0, "pin": False, "unbatch": True, "timeout": 44.0},
         {"batch_size": 3, "workers": 0, "pin": False, "unbatch": False, "timeout": 44.0},
     ]),
-    (how_to_read, [{"batch_size": size, "workers": 0} for size in (8, 3, 1)]),
+    (loader_arguments, [{"batch_size": size, "workers": 0} for size in (8, 3, 1)]),
     (Prefetcher, {"ahead": 4, "device": CPU, "on_error.__name__": "request_stop"}),
     (train_steps, [
         {"until": 2, "accumulate": 2, "clip": 0.7}, {"until": 400, "accumulate": 2, "clip": 0.7},

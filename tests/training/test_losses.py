@@ -12,12 +12,12 @@ from torch.nn import functional as F
 from tests.operations import Operations
 from tests.tiny import make_loss
 from tests.training import loss_formulas
-from unet_ddp.config import LOSSES
+from unet_ddp.config import LOSS_NAMES
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.extras.losses.factors import is_hard, share_of_others
 from unet_ddp.training.losses import SegmentationLoss
 
-NAMES = LOSSES
+NAMES = LOSS_NAMES
 OPTIONS: list[dict[str, Any]] = [
     {"loss": "ce", "label_smoothing": 10.0},
     {"loss": "ce", "hard_pixels": 25.0},

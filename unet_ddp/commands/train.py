@@ -7,20 +7,24 @@ All processes run this program. `world.on_main(work)` runs `work` on rank 0 and 
 every rank; the run's folder (its files: runs/folder.py) and tracker write and print on rank 0 alone.
 
 Where parts that not all runs need enter this one, in the order of `train`. Those with a star are handed in by this
-file, parts.py and train_parts.py; the others are found by name (plugins/built_in/):
+file, parts.py and train_parts.py. The others are found by name: a setting has `Calls(POINT)` or `Names(POINT)` beside
+its field in config/, and plugins/built_in/of_*.py has the table of that point.
 
     deterministic*          --deterministic
-    RunFolder               the copy of a run at s3://, gs://, az://
-    open_run*               weights of --load and --encoder-weights
-    resumed.prepare_data    packs and addresses, formats of images (maps: extras/geo); --balance*, --scale-jitter*,
-                            --validation-images*, --shares*;
-                            kinds of labels: --instances, --palette, --overlap*, whose masks a reading process makes
-    choose_model            networks and losses, own ones too; --encoder-weights*; what the kind of labels asks of them
+    RunFolder               the copy of a run at s3://, gs://, az:// (extras/cloud/storage.py)
+    open_run*               weights of --load and --encoder-weights (extras/transfer/)
+    resumed.prepare_data    where pairs are: folders, lists, addresses (data/pair_kinds.py, data/remote_pairs.py), packs
+                            (extras/packs/), --window (extras/windows/), polygons (extras/polygons/), a data set of the
+                            user's own (extras/arrays/); formats of images (data/readers/; maps: extras/geo/reader.py);
+                            --balance*, --scale-jitter*, --validation-images*, --shares*; kinds of labels:
+                            --instances (extras/objects/), --palette (extras/palettes/), --overlap* (extras/overlap/)
+    choose_model            networks (network/) and losses (training/losses.py), own ones too (training/own_loss.py);
+                            --encoder-weights*; what the kind of labels asks of them (heads.py)
     check_hosts*            several processes: their settings, files and sources are compared
-    run_planners            --budget, --batch-size auto, --lr auto
-    builder.build           --compile*, --cache*, reading from addresses
+    run_planners            --budget, which plans epochs and ends nothing, --batch-size auto, --lr auto (extras/planners/)
+    builder.build           --compile*, --cache*, reading from addresses (extras/cloud/reading.py)
     Tracker                 --wandb, --callback, --profile
-    labels.tuner            how objects are told apart (extras/objects/tuning.py)
+    labels.tuner            how predictions are decoded (extras/objects/tuning.py, extras/overlap/tuning.py)
     write_reports*          report.html, samples.png
 """
 

@@ -11,13 +11,13 @@ from typing import ClassVar
 
 from unet_ddp.config.data import DataConfig
 from unet_ddp.config.run import LaunchConfig, RunConfig
-from unet_ddp.config.training import LOSSES, PIXEL_TERMS, NetworkConfig, OptimizationConfig
+from unet_ddp.config.training import LOSS_NAMES, PIXEL_TERMS, NetworkConfig, OptimizationConfig
 from unet_ddp.files import as_path, is_address
 from unet_ddp.settings import NAMES, Kind, Plain, names_of, settings_of, values_of
 from unet_ddp.storage import storage_of
 
 __all__ = [
-    "LOSSES", "PIXEL_TERMS", "DataConfig", "LaunchConfig", "NetworkConfig", "OptimizationConfig", "RunConfig",
+    "LOSS_NAMES", "PIXEL_TERMS", "DataConfig", "LaunchConfig", "NetworkConfig", "OptimizationConfig", "RunConfig",
     "TrainConfig", "all_but",
 ]  # fmt: skip
 

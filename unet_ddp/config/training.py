@@ -19,7 +19,7 @@ from unet_ddp.settings import (
     pairs_of,
 )
 
-LOSSES = (
+LOSS_NAMES = (
     "dice_ce", "dice", "ce", "dice_focal", "focal", "tversky", "tversky_ce", "lovasz", "lovasz_ce",
 )  # fmt: skip
 PIXEL_TERMS = frozenset({"ce", "focal"})  # of losses; the others are over regions
@@ -97,7 +97,7 @@ class OptimizationConfig:
     """Decoupled weight decay of AdamW."""
     clip: Annotated[float, flag("NORM"), NOT_NEGATIVE] = 1.0
     """Largest norm of the gradients, longer ones are scaled down to it; 0: no clipping."""
-    loss: Annotated[str, Names("losses"), flag("|".join(LOSSES))] = "dice_ce"
+    loss: Annotated[str, Names("losses"), flag("|".join(LOSS_NAMES))] = "dice_ce"
     """Terms of the loss. Over regions: dice, tversky (misses weigh more than false alarms; for small objects) or lovasz (IoU). Over pixels: ce (cross-entropy) or focal (sure pixels count less). MODULE:CLASS is one of your own, +ce added for both; docs/losses.md."""
     loss_weights: Annotated[tuple[float, float], flag("REGION PIXEL"), NOT_NEGATIVE] = (1.0, 1.0)
     """Weights of the loss's terms: of Dice, Tversky or Lovász, and of cross-entropy or focal."""
@@ -129,14 +129,16 @@ class OptimizationConfig:
     @property
     def loss_terms(self) -> list[str]:
         """Names of the loss's terms."""
-        return self.loss.split("_" if self.loss in LOSSES else "+")
+        return self.loss.split("_" if self.loss in LOSS_NAMES else "+")
 
     def check(self) -> None:
         """Raise a UserError if the loss is unknown, is 0, or lacks the term that a setting is about."""
         terms = self.loss_terms
         own = [term for term in terms if not is_built_in("losses", term)]
-        if not (own or self.loss in LOSSES) or not all(is_own("losses", term) for term in own):
-            raise UserError(f"--loss {self.loss}: not one of {', '.join(LOSSES)}, nor MODULE:CLASS")
+        if not (own or self.loss in LOSS_NAMES) or not all(is_own("losses", term) for term in own):
+            raise UserError(
+                f"--loss {self.loss}: not one of {', '.join(LOSS_NAMES)}, nor MODULE:CLASS"
+            )
         pixel = [term for term in terms if term in PIXEL_TERMS]
         region = [term for term in terms if term not in PIXEL_TERMS]
         if len(pixel) > 1 or len(region) > 1:

@@ -36,6 +36,8 @@ _SHOWN = 16  # classes in a line
 class Labels(ClassValues):
     """Classes of a data set: class id k is the mask value `values[k]`; subclasses mean other kinds of masks.
 
+    They are ObjectLabels (extras/objects/labels.py) and OverlapLabels (extras/overlap/labels.py).
+
     Example:
         labels = Labels(values=(0, 255), names=("background", "car"))
         print(labels.class_names[1], labels.to_ids(np.array([[0, 255]]), Path("mask.png")))  # car [[0 1]]
@@ -236,7 +238,7 @@ class Labels(ClassValues):
         return line
 
     def tuner(self, data: Any, world: Any, *, resize_masks: bool) -> Any:
-        """Return what chooses how a run's predictions are decoded, on its PreparedData `data`: a `Tuner` or None."""
+        """Return what chooses how predictions are decoded, on a run's PreparedData: a Tuner (heads.py) or None."""
         return None
 
     def describe_tuning(self) -> list[str]:

@@ -78,7 +78,7 @@ class SampleLoader:
         self.batch_size = batch_size
         self.unbatch = unbatch
         self._loader: DataLoader[Any] = DataLoader(
-            **how_to_read(dataset, sampler, batch_size=batch_size, workers=workers),
+            **loader_arguments(dataset, sampler, batch_size=batch_size, workers=workers),
             timeout=timeout if workers > 0 else 0,
             pin_memory=pin,
             persistent_workers=workers > 0,
@@ -112,7 +112,7 @@ class SampleLoader:
             iterator._shutdown_workers()
 
 
-def how_to_read(
+def loader_arguments(
     dataset: SegmentationDataset, sampler: Sampler[Key], *, batch_size: int, workers: int
 ) -> dict[str, Any]:
     """Return a DataLoader's arguments: the samples, their batches, and the reading processes.

@@ -69,7 +69,11 @@ def find_stamp(path: Path) -> Stamp:
 
 
 class Pairs(Sequence[Pair]):
-    """A set of pairs: here of files of this machine; subclasses are of other places."""
+    """A set of pairs: here of files of this machine; subclasses are of other places.
+
+    They are RemotePairs (data/remote_pairs.py), PackedPairs (extras/packs/pairs.py), and others in extras/arrays,
+    extras/overlap, extras/polygons and extras/windows.
+    """
 
     group_rule = ""
     """The words for how `groups` were found, where nothing else is to find any."""
@@ -196,7 +200,10 @@ class Places:
 
 
 class PairKind(ABC):
-    """A kind of data set, found at its places. Each is asked, so its module imports little."""
+    """A kind of data set, found at its places: PAIRS (plugins/built_in/of_data.py) has all of them.
+
+    Each is asked, so its module imports little.
+    """
 
     @abstractmethod
     def claims(self, places: Places) -> bool:

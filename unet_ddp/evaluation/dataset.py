@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from tqdm import tqdm
 
 from unet_ddp.data.dataset import SegmentationDataset
-from unet_ddp.data.loaders import count_workers, how_to_read
+from unet_ddp.data.loaders import count_workers, loader_arguments
 from unet_ddp.data.masks import Size, surround
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.base import Codes
@@ -113,7 +113,7 @@ def fetch(
     count = count_workers(world, workers)
     sampler = ScoringSampler(len(dataset), rank=world.rank, size=world.size)
     loader: DataLoader[EvaluationSample | UserError] = DataLoader(
-        **how_to_read(dataset, sampler, batch_size=1, workers=count),
+        **loader_arguments(dataset, sampler, batch_size=1, workers=count),
         collate_fn=_share,
         pin_memory=world.device.type == "cuda",
     )

@@ -55,6 +55,8 @@ class RunBuilder:
 def run_planners(config: TrainConfig, builder: RunBuilder) -> TrainConfig:
     """Return `config` with what its planners find; later no setting changes.
 
+    They run in the order of their settings in TrainConfig: a batch size is known before a budget is planned.
+
     Raises:
         UserError: nothing fits, or the losses show no rate.
         RunError: not one image fits into the memory.

@@ -201,10 +201,13 @@ class Place(Protocol):
 
 
 class OpenFile(ABC):
-    """An open image file, and what is known of all files of its suffixes."""
+    """An open image file, and what is known of all files of its suffixes.
+
+    READERS (plugins/built_in/of_data.py) has the reader of each suffix.
+    """
 
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """Suffixes of its files, in lower case with a dot."""
+    """Of a reader of the user's own: suffixes of its files, in lower case with a dot."""
     planes = False
     """True for a mask whose bands or pages may each be a class: bit k of its values is the k-th one."""
 

@@ -162,7 +162,7 @@ PAIRS: Parts[type[PairKind]] = {
     "folders": _folders,
     "pack": _pack,
 }
-"""Each in turn, when a data set is to be found; folders read any file."""
+"""Each in turn, when a data set is to be found; folders, at addresses too, read any file."""
 
 
 def _objects_in_storage() -> type[Storage]:
