@@ -364,7 +364,7 @@ def test_the_lines_about_a_run() -> None:
     count = sum(parameter.numel() for parameter in state.network.parameters())
     assert lines == [
         f"network: {PLAIN}; {count:,} parameters",
-        f"run: {Path('here/one')}; 3 epochs of 3 steps of 4 images (2 on each of 2 processes), "
+        f"run: {Path('here/one')}; 3 epochs of 3 steps of 4 images (2 at a time on each of 2 processes), "
         "cpu, float32, 0 reading processes each",
     ]
     short = replace(config, optimization=replace(config.optimization, epochs=state.epoch))
@@ -378,7 +378,7 @@ def test_the_lines_about_a_run() -> None:
         config = with_options(accumulate=accumulate)
         model, loaders, state = build_run(config)
         line = describe_run(config, model, state, loaders, WORLD)[1]
-        assert f"{start} images (2 on each of 1 process, {accumulate} times), cpu" in line
+        assert f"{start} images (2 at a time), cpu, float32" in line
 
 
 def test_patience_needs_validation_images() -> None:

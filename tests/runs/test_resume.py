@@ -155,7 +155,7 @@ def test_the_images_per_step_are_kept_on_any_number_of_processes(
     config = resumed.resolve_settings(TrainConfig(), World(size=processes))
     assert numbers(config) == expected
     note = (
-        f"batch size {expected[0]} on each of {count_of(processes, 'process')} keeps the run's 8 images per "
+        f"batch size {expected[0]} on {count_of(processes, 'process')} keeps the run's 8 images per "
         "step"
     )
     assert resumed.notes == ([] if expected[0] == 4 else [note])
@@ -167,7 +167,7 @@ def test_another_accumulation_is_noted_with_the_images_of_the_statistics() -> No
     assert numbers(config) == (2, 2, None)
     assert resumed.notes == [
         "changed since: accumulate 1 -> 2",
-        "batch size 2 on each of 2 processes keeps the run's 8 images per step",
+        "batch size 2 on 2 processes keeps the run's 8 images per step",
         "--accumulate 2: batch statistics and Dice are now those of 4 images",
     ]
 

@@ -237,11 +237,10 @@ def describe_run(
 ) -> list[str]:
     """Return lines for the user: the network, the run, and a device that was never tried."""
     options = config.optimization
-    count = sum(parameter.numel() for parameter in state.network.parameters())
+    count = sum(map(torch.numel, state.network.parameters()))
     images = loaders.training.sampler.per_step * world.size
-    batches = f"{options.batch_size} on each of {count_of(world.size, 'process')}"
-    if options.accumulate > 1:
-        batches += f", {options.accumulate} times"
+    who = f" on each of {world.size} processes" * (world.size > 1)
+    share = f" ({options.batch_size} at a time{who})" * (images > options.batch_size)
     notes = describe_untried(world.device)
     if state.has_local_norms:
         notes.append(
@@ -257,9 +256,8 @@ def describe_run(
     return [
         f"network: {spec.architecture}; {count:,} parameters",
         f"run: {config.address}; {count_of(options.epochs, 'epoch')} of "
-        f"{count_of(state.steps_per_epoch, 'step')} of {count_of(images, 'image')} "
-        f"({batches}), {world.device.type}, "
-        f"{str(spec.precision.dtype).removeprefix('torch.')}, "
+        f"{count_of(state.steps_per_epoch, 'step')} of {count_of(images, 'image')}{share}, "
+        f"{world.device.type}, {str(spec.precision.dtype).removeprefix('torch.')}, "
         f"{count_of(count_workers(world, config.launch.workers), 'reading process')} each",
         *notes,
     ]

@@ -174,7 +174,7 @@ class Resumed:
             )
         if batch_size != options.batch_size:
             self.notes.append(
-                f"batch size {batch_size} on each of {count_of(world.size, 'process')} keeps the run's "
+                f"batch size {batch_size} on {count_of(world.size, 'process')} keeps the run's "
                 f"{count_of(images, 'image')} per step"
             )
         if accumulate != self.content["config"].get("accumulate", accumulate):
