@@ -237,7 +237,6 @@ def describe_run(
 ) -> list[str]:
     """Return lines for the user: the network, the run, and a device that was never tried."""
     options = config.optimization
-    count = sum(map(torch.numel, state.network.parameters()))
     images = loaders.training.sampler.per_step * world.size
     who = f" on each of {world.size} processes" * (world.size > 1)
     share = f" ({options.batch_size} at a time{who})" * (images > options.batch_size)
@@ -254,7 +253,7 @@ def describe_run(
     if state.epoch >= options.epochs:
         notes.append(f"all epochs are done; for more, use --epochs above {options.epochs}")
     return [
-        f"network: {spec.architecture}; {count:,} parameters",
+        f"network: {spec.architecture}; {sum(p.numel() for p in state.network.parameters()):,} parameters",
         f"run: {config.address}; {count_of(options.epochs, 'epoch')} of "
         f"{count_of(state.steps_per_epoch, 'step')} of {count_of(images, 'image')}{share}, "
         f"{world.device.type}, {str(spec.precision.dtype).removeprefix('torch.')}, "
