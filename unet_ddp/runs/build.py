@@ -239,19 +239,19 @@ def describe_run(
     options = config.optimization
     images = loaders.training.sampler.per_step * world.size
     who = f" on each of {world.size} processes" * (world.size > 1)
-    share = f" ({options.batch_size} at a time{who})" * (images > options.batch_size)
+    share = f" ({options.batch_size} at a time{who})" * (world.size * options.accumulate > 1)
     notes = describe_untried(world.device)
     if state.has_local_norms:
-        notes.append(
+        notes += [
             "batch norm: each process's own batch, so the run depends on their number (--batch-norm local)"
-        )
+        ]
     if options.compile and world.size > 1 and world.device.type == "cuda":
         notes.append(
             "warning: --compile on several GPUs: batch norm over GPUs interrupts the compiled "
             "code at each layer, which was never tried; what does not compile runs as it is"
         )
     if state.epoch >= options.epochs:
-        notes.append(f"all epochs are done; for more, use --epochs above {options.epochs}")
+        notes += [f"all epochs are done; for more, use --epochs above {options.epochs}"]
     return [
         f"network: {spec.architecture}; {sum(p.numel() for p in state.network.parameters()):,} parameters",
         f"run: {config.address}; {count_of(options.epochs, 'epoch')} of "
