@@ -131,7 +131,9 @@ def test_a_list_may_name_polygons_for_some_images_and_masks_for_others(maps: Pat
     assert [p.mask.name for p in again.split.validation] == [
         p.mask.name for p in data.split.validation
     ]
-    with pytest.raises(UserError, match="was listed with --class-field kind; use that, too"):
+    with pytest.raises(
+        UserError, match="was listed with another --class-field, kind; use that, too"
+    ):
         prepared(maps / "split.csv", None, class_field=None)
 
 
@@ -447,11 +449,11 @@ MISTAKES: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     ),
     "names twice": (
         wrote("l.gpkg", ONE, flags={"class_names": ("x", "y")}, kind=["a"]),
-        r"--class-names: the 2 classes are background and the texts of --class-field kind, a; leave",
+        r"--class-field kind: the 2 classes are background and its texts, a; leave --class-names and --classes out",
     ),
     "another count": (
         wrote("l.gpkg", ONE, flags={"classes": 3}, kind=["a"]),
-        r"--classes: the 2 classes are background and the texts of --class-field kind, a; leave",
+        r"--class-field kind: the 2 classes are background and its texts, a; leave --class-names and --classes out",
     ),
 }  # fmt: skip
 

@@ -41,5 +41,5 @@ def parse(path: Path) -> BurntMask | None:
     if found := _PATH.match(str(path)):
         with suppress(ValueError, TypeError):  # a list may contain anything
             image, *rule, names = json.loads(unquote(found[2]))
-            return BurntMask(Path(found[1]), Path(image), *rule, tuple(names))
+            return BurntMask._make([Path(found[1]), Path(image), *rule, tuple(names)])
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 
@@ -33,7 +34,7 @@ def _describe_shared(masks: Iterable[BurntMask]) -> list[str]:
     """Return a line if the interiors of polygons of different classes meet."""
     import shapely
 
-    found = {}  # in the order in which they are found
+    found: dict[tuple[Path, int, int], None] = {}  # in the order in which they are found
     for mask in masks:
         features, codes = PolygonFile(mask.path).find()
         shapes = shapely.make_valid(features.geometries)

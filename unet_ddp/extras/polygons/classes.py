@@ -163,9 +163,8 @@ def name_classes(masks: MaskValues, config: DataConfig) -> Labels:
         return choose_labels(masks, replace(config, class_field=None))
     names = (BACKGROUND, *masks.names)
     if config.class_names is not None or config.classes not in (None, len(names)):
-        flag = "--classes" if config.class_names is None else "--class-names"
         raise UserError(
-            f"{flag}: the {len(names)} classes are {BACKGROUND} and the texts of --class-field {field}, "
-            f"{join_some(masks.names, _SHOWN)}; leave {flag} out"
+            f"--class-field {field}: the {len(names)} classes are {BACKGROUND} and its texts, "
+            f"{join_some(masks.names, _SHOWN)}; leave --class-names and --classes out"
         )
     return Labels(tuple(range(len(names))), ignore=config.ignore_index, names=names)

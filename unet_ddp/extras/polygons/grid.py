@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.masks import Size
 from unet_ddp.data.pairs import Stamp, find_stamp
+from unet_ddp.data.readers.base import TooLargeError
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, check_installed
-from unet_ddp.extras.geo.maps import Place, gdal
+from unet_ddp.extras.geo.maps import Place, gdal, open_map
 from unet_ddp.extras.polygons.layers import Bounds, Geometries, Layer
 
 _NEAR = 10  # images to each side, within which polygons are projected
-_PIECES = 128 * (2 * _NEAR + 1)  # of these: an edge that is straight in one CRS gets points
 _MARGIN = 0.02  # of a window's extent, added where polygons are looked for
 
 WHOLE = slice(None)
@@ -65,8 +65,10 @@ class Grid:
 
         near = self.find_bounds(margin=_NEAR)  # beyond it, the image's CRS may end
         if near is not None:
-            geometries = shapely.clip_by_rect(geometries, *near)
-            geometries = shapely.segmentize(geometries, (near[2] - near[0]) / _PIECES)
+            left, bottom, right, top = near
+            sides = (right - left + top - bottom) / (2 * _NEAR + 1)
+            piece = sides * 32 / (8192 + sum(self.size))  # bends by less than 0.05 pixels
+            geometries = shapely.segmentize(shapely.clip_by_rect(geometries, *near), piece)
         moved: Geometries = shapely.transform(geometries, self._project)
         if not np.isfinite(shapely.get_coordinates(moved)).all():
             raise UserError(
@@ -98,7 +100,12 @@ def open_grid(image: Path, layer: Layer) -> Grid:
 def _open_grid(image: Path, layer: Layer, stamp: Stamp) -> Grid:
     check_installed("rasterio", "geo", layer.path)
     with Source(image) as source:
-        place, size = source.place, source.header.size
+        place = source.place
+        try:
+            size = source.header.size
+        except TooLargeError:  # for Pillow, as a whole
+            with open_map(image) as dataset:
+                size = dataset.shape
     if place is None or not place.crs:
         what = "CRS" if place else "map coordinates"
         raise UserError(

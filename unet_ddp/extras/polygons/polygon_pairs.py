@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from unet_ddp.config import DataConfig
 from unet_ddp.data.pairs import Pairs, Places, find_stamp
@@ -14,12 +14,11 @@ from unet_ddp.data.readers.base import as_user_error
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.polygons.burnt_mask import BurntMask, parse
 from unet_ddp.extras.polygons.classes import list_names, name_layers
-from unet_ddp.extras.polygons.grid import open_grid
-from unet_ddp.extras.polygons.layers import Layer, find_files, open_layer
+from unet_ddp.extras.polygons.layers import find_files, open_layer
 from unet_ddp.extras.polygons.polygon_kind import is_labels, refuse_addresses
+from unet_ddp.extras.polygons.reader import PolygonFile
 from unet_ddp.storage import real_file
 
-_VERSION = 2  # of the rule by which polygons become pixels
 _EXTENT = "x {0:.8g} to {2:.8g}, y {1:.8g} to {3:.8g}"
 
 
@@ -48,18 +47,20 @@ def burn_pairs(pairs: Pairs, places: Places) -> Pairs:
         refuse_addresses(pair.image, path)
         before = parse(pair.mask)
         if before and before.class_field != config.class_field:
-            flag = (
-                f"--class-field {before.class_field}" if before.class_field else "no --class-field"
+            known = before.class_field or "none"
+            raise UserError(
+                f"{path}, for {pair.image}: was listed with another --class-field, {known}; use that, too"
             )
-            raise UserError(f"{path}, for {pair.image}: was listed with {flag}; use that, too")
     layers = {path: open_layer(path) for path in dict.fromkeys(labels.values())}
     names = name_layers(layers.values(), config, places.names)
-    _check_extents([(pair.image, layers[path]) for pair, path in labels.items()], how[0])
     for pair, path in labels.items():
         with as_user_error(path):
             stamps = [*map(find_stamp, (pair.image, *find_files(path)))]
-        stamp = zlib.crc32(repr((_VERSION, stamps)).encode())
+        stamp = zlib.crc32(repr(stamps).encode())
         files[pair] = BurntMask(path, pair.image, stamp, *how, *names[path]).path
+    if not any(len(PolygonFile(files[pair]).find()[0].ids) for pair in labels):
+        masks = [PolygonFile(files[pair]) for pair in labels]
+        _refuse_extent(max(masks, key=lambda mask: mask.layer.count))
     return PolygonPairs(replace(pair, mask=mask) for pair, mask in files.items())
 
 
@@ -75,17 +76,14 @@ def _refuse_flags(config: DataConfig, labels: Path) -> None:
         )
 
 
-def _check_extents(found: Sequence[tuple[Path, Layer]], field: str | None) -> None:
-    """Refuse polygons of which none is on an image."""
-    for image, layer in found:
-        if len(layer.find(open_grid(image, layer).find_bounds(), field).ids):
-            return
-    image, layer = max(found, key=lambda each: each[1].count)
+def _refuse_extent(mask: PolygonFile) -> NoReturn:
+    """Say that no polygon is on an image."""
+    layer, grid = mask.layer, mask.grid
     if layer.extent[0] >= layer.extent[2]:
         raise UserError(f"{layer.path}: contains no polygons; save some, or name another file")
-    own = open_grid(image, layer).find_bounds(margin=0) or (math.nan,) * 4
+    own = grid.find_bounds(margin=0) or (math.nan,) * 4
     raise UserError(
         f"{layer.path}: no polygon lies on an image: in its CRS, {shorten(layer.crs)}, the polygons cover "
-        f"{_EXTENT.format(*layer.extent)}, {image} covers {_EXTENT.format(*own)}; name other --images or --masks, or "
-        "correct a wrong CRS with ogr2ogr -a_srs"
+        f"{_EXTENT.format(*layer.extent)}, {grid.image} covers {_EXTENT.format(*own)}; name other --images or --masks, "
+        "or correct a wrong CRS with ogr2ogr -a_srs"
     )

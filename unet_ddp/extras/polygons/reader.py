@@ -30,13 +30,13 @@ class PolygonFile(BandsFile):
         super().__init__(path)
         found = parse(path)
         assert found is not None, path
-        self._mask, self._layer = found, open_layer(found.labels)
-        self._grid = open_grid(found.image, self._layer)
+        self._mask, self.layer = found, open_layer(found.labels)
+        self.grid = open_grid(found.image, self.layer)
 
     @property
     def header(self) -> Header:
         """Size of the image; one channel."""
-        height, width = self._grid.size
+        height, width = self.grid.size
         return Header(width, height, 1, "uint8")
 
     def read_bands(self) -> NDArray[Any]:
@@ -52,9 +52,9 @@ class PolygonFile(BandsFile):
         self, rows: slice = WHOLE, columns: slice = WHOLE
     ) -> tuple[Features, NDArray[np.int32]]:
         """Return the features in some rows and columns, and the code of each, see `find_codes`."""
-        bounds = self._grid.find_bounds(rows, columns)
-        features = self._layer.find(bounds, self._mask.class_field)
-        return features, find_codes(self._layer, features, self._mask)
+        bounds = self.grid.find_bounds(rows, columns)
+        features = self.layer.find(bounds, self._mask.class_field)
+        return features, find_codes(self.layer, features, self._mask)
 
     def read_window(self, rows: slice, columns: slice) -> NDArray[Any]:
         """Return the values (h, w, 1) of some rows and columns, which need the polygons there alone.
@@ -66,14 +66,14 @@ class PolygonFile(BandsFile):
         from rasterio.features import rasterize
 
         features, codes = self.find(rows, columns)
-        shapes = self._grid.to_image(features.geometries)
+        shapes = self.grid.to_image(features.geometries)
         groups = [shapely.get_num_coordinates(shapes) > 0]
         if self._mask.overlap:
             groups = [groups[0] & (codes == code) for code in np.unique(codes)]
             codes = 1 << codes >> 1
         corner = Affine.translation(columns.start or 0, rows.start or 0)
-        transform = Affine(*self._grid.place.transform) * corner
-        values = np.zeros(np.broadcast_to(0, self._grid.size)[rows, columns].shape, np.int32)
+        transform = Affine(*self.grid.place.transform) * corner
+        values = np.zeros(np.broadcast_to(0, self.grid.size)[rows, columns].shape, np.int32)
         with gdal(self.path):
             for chosen in filter(np.any, groups):
                 pairs = zip(shapes[chosen].tolist(), codes[chosen].tolist(), strict=True)
