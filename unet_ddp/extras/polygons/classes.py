@@ -83,7 +83,7 @@ def list_names(layer: Layer, mask: BurntMask) -> tuple[str, ...]:
     """Return the names of all classes; none of numbers.
 
     Raises:
-        UserError: the classes in the file are not those of `name_layers`.
+        UserError: the classes in the file are others than for `name_layers`.
     """
     if not mask.digest:
         return ()

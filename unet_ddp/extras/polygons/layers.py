@@ -113,7 +113,7 @@ def open_layer(path: Path) -> Layer:
 def _open(path: Path, stamp: Stamp) -> Layer:
     with opening(path) as pyogrio:
         _check_content(path)
-        layers = [(str(name), str(kind)) for name, kind in pyogrio.list_layers(path)]
+        layers = pyogrio.list_layers(path).astype(str).tolist()  # name and type
         found = [name for name, kind in layers if re.search("Polygon|Surface", kind)]
         found = found or [name for name, kind in layers if kind == "Unknown"]
         if len(found) != 1:
