@@ -43,10 +43,10 @@ def name_layers(
         UserError: a value is no class, or they are too many, or not those that are known already.
     """
     field, overlap, ignore = config.class_field, config.overlap, config.ignore_index
-    found = {layer: _list_classes(layer, field, ignore) for layer in layers}
-    paths = {value: layer.path for layer, values in found.items() for value in values}
+    found = {layer.path: _list_classes(layer, field, ignore) for layer in layers}
+    paths = {value: path for path, values in found.items() for value in values}
     if not overlap and not any(isinstance(value, str) for value in paths):
-        return {layer.path: (0, ()) for layer in found}
+        return dict.fromkeys(found, (0, ()))
     names = _name(paths)
     most = MOST_PLANES if overlap else IGNORE_ID - 1
     if len(names) > most:
@@ -66,7 +66,7 @@ def name_layers(
                 f"{path}: {field} {str(value)!r} is no class of the training data, which are: "
                 f"{join_some(names, _SHOWN)}; correct it, or train a new network"
             )
-    own = {layer.path: _name(values) for layer, values in found.items()}
+    own = {path: _name(values) for path, values in found.items()}
     return {path: (_digest(each), () if each == names else names) for path, each in own.items()}
 
 
@@ -95,8 +95,6 @@ def list_names(layer: Layer, mask: BurntMask) -> tuple[str, ...]:
 
 def find_codes(layer: Layer, features: Features, mask: BurntMask) -> NDArray[np.int32]:
     """Return the mask value of each feature; where classes overlap, its bit from 1 on."""
-    if mask.class_field is None:
-        return np.ones(len(features.ids), np.int32)
     lacking = MOST_PLANES + 1 if mask.overlap else mask.ignore
     known = {name: k for k, name in enumerate(list_names(layer, mask), 1)} | {BACKGROUND: 0}
     classes = _read_classes(layer, features, mask.class_field)
@@ -127,7 +125,7 @@ def _list_classes(layer: Layer, field: str | None, ignore: int | None) -> frozen
     return frozenset(classes) - {None, BACKGROUND}
 
 
-def _read_classes(layer: Layer, features: Features, field: str) -> list[Class]:
+def _read_classes(layer: Layer, features: Features, field: str | None) -> list[Class]:
     """Return the class of each feature; a value that is none is a UserError."""
     found: list[Class] = []
     for number, value in zip(features.ids, features.values.tolist(), strict=True):

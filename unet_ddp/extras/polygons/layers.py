@@ -46,7 +46,7 @@ class Features(NamedTuple):
 
     ids: NDArray[np.int64]
     geometries: Geometries
-    values: NDArray[Any]  # of the field; 0 without one
+    values: NDArray[Any]  # of the field; 1 without one
 
     def take(self, rows: NDArray[Any]) -> Features:
         """Return some of them."""
@@ -178,7 +178,7 @@ def _read(
             f"{layer.path}: {len(other)} of {len(ids)} features are no polygons, the first is feature {ids[first]}, "
             f"a {geometries[first].geom_type}; remove them, or make polygons of them, as with a buffer"
         )
-    found = Features(ids, geometries, values[0] if values else np.zeros(len(ids)))
+    found = Features(ids, geometries, values[0] if values else np.ones(len(ids)))
     return found.take(np.argsort(ids))  # an index finds them in another order
 
 
