@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 from unet_ddp.extras.polygons.polygon_kind import BURNT
 
-_PATH = re.compile(rf"(.+)#@([^@/]+)@[^#/]*{re.escape(BURNT)}", re.DOTALL)
+_PATH = re.compile(r"(.+)#@([^@/]+)@[^#/]*\.polygons", re.DOTALL)
 
 
 class BurntMask(NamedTuple):
