@@ -35,9 +35,7 @@ _QUERY = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}:/[^\s'\"<>]*[?#][^\s'\"<>]*", re.
 _KEY = re.compile(
     r"(?i)([?&;#][\w.%~+-]*(?:sig|token|secret|passw|credential|key|auth|code)[\w.%~+-]*=)[^&;#]+"
 )
-_BURNT = re.compile(
-    r"#layer=[^\s#]*&image=(?:[^\s#]*%2F)?([^\s#]*)\.polygons"
-)  # a path, shown shorter
+_DETAILS = re.compile(r"#@[^\s#@]*@([^\s#]*)\.\w+")  # of a part of a file: its name is shown
 Checked = TypeVar("Checked")
 
 
@@ -104,7 +102,7 @@ def hide_secrets(message: object) -> str:
     text = str(message)
     if len(text) > 4 * _LONGEST:  # the patterns' time grows with its square
         text = f"{text[: 2 * _LONGEST]} … {text[-2 * _LONGEST :]}"
-    text = _BARE.sub("//", USERINFO.sub(r"\1", _BURNT.sub(r"#\1", text)))
+    text = _BARE.sub("//", USERINFO.sub(r"\1", _DETAILS.sub(r"#\1", text)))
     return _QUERY.sub(lambda address: _KEY.sub(r"\1***", address[0]), text)
 
 

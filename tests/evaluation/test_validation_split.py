@@ -17,7 +17,7 @@ from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
 from unet_ddp.errors import UserError
-from unet_ddp.evaluation.validation_split import rebuild, resizes_masks
+from unet_ddp.evaluation.validation_split import find_given, rebuild, resizes_masks
 
 LABELS = Labels((0, 255))
 
@@ -96,3 +96,17 @@ def test_addresses_in_a_checkpoint_are_not_contacted(folder: Path) -> None:
     content = {"config": settings(folder, images="s3://elsewhere/i", masks="s3://elsewhere/m")}
     with pytest.raises(UserError, match=r"s3://elsewhere/.'; a checkpoint opens no address"):
         find(content)
+
+
+@pytest.mark.parametrize("config", [None, "unet.yaml", {"scale": "any", "window": None}])
+def test_other_images_need_no_settings_of_another_program(folder: Path, config: Any) -> None:
+    places = str(folder / "imgs"), str(folder / "masks")
+    assert len(find_given(*places, {"config": config}, LABELS)) == 10
+
+
+def test_other_scenes_are_divided_as_the_run_s_were_wherever_these_are(folder: Path) -> None:
+    """The run's own place is not opened."""
+    config = settings(folder, images="s3://bucket/imgs", window=32, scale=0.5)
+    places = str(folder / "imgs"), str(folder / "masks")
+    pairs = find_given(*places, {"config": config}, LABELS)
+    assert {pair.image.suffix for pair in pairs} == {".window"} and len(pairs) >= 10

@@ -56,7 +56,7 @@ def test_a_repaired_file_is_a_line(tmp_path: Path, k: int) -> None:
     pairs[k].mask.write_bytes(b"corrected by hand")
     (line,) = check_same_data(then, data, tmp_path / "last.pt")
     assert line == (
-        f"warning: files have changed since the run started: 1 of {COUNT} pairs, first {pairs[k].image}"
+        f"warning: files have changed since the run started: 1 of {COUNT} pairs, first {pairs[k].mask}"
     )
 
 

@@ -11,12 +11,12 @@ from unet_ddp.settings import as_flag, settings_of, values_of
 _NO_VALUE = re.compile(r"Missing value for argument '(.+)'\. Expected (\d+|at least one) values?")
 _NO_CHOICE = re.compile(r"invalid choice '(.*)' for argument '(.+)'\. Expected one of \((.*)\)")
 _MISSING = re.compile(r"Missing from .*?: (.* \(required\))")
-_ARGUMENT = re.compile(r"(?:-\w [A-Z]+, )?(--[\w-]+(?: [A-Z]+)?|[A-Z]+) (.+)")
+_ARGUMENT = re.compile(r"(?:-\w [A-Z]+, )?(--[\w-]{1,40}(?: [A-Z]+)?|[A-Z]+) (.+)")
 _UNREAD = re.compile(r"Error parsing (.+?): (.+)")
 _EXPECTED = re.compile(r"no type matching (.+) could be instantiated from \[(.*?)\]\. Got errors")
 _NO_TUPLE = re.compile(r"Could not parse arguments \[(.*)\] into tuple type \S*\[(.*)\]")
 _NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) with base 10|could not convert string to (float)): '(.*)'")  # fmt: skip
-_QUOTED = re.compile(r"""['"](.*?)['"](?:, |,?$)""")
+_QUOTED = re.compile(r"""['"](.{0,400}?)['"](?:, |,?$)""")
 _MANY = {"1": "a value", "at least one": "at least one value"}
 _KINDS = {"INT": "whole number", "FLOAT": "number"}
 

@@ -11,7 +11,7 @@ from unet_ddp.checkpoints.file import Content
 from unet_ddp.checks.check import prepare_data
 from unet_ddp.checks.data_parts import SCORING
 from unet_ddp.cli import with_saved
-from unet_ddp.config import DataConfig, TrainConfig
+from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
@@ -19,6 +19,9 @@ from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
+
+_WINDOWED = ("class_field", "window", "scale", "ground_resolution", "nodata")
+"""Settings of a run by which its masks are read, and those by which a scene is divided."""
 
 _ADVICE = "use --images and --masks"
 
@@ -57,23 +60,13 @@ def rebuild(content: Content, source: Path, labels: Labels) -> PreparedData:
 def find_given(images: str, masks: str | None, content: Content, labels: Labels) -> Pairs:
     """Return the pairs of two folders, or of a pack, whose masks become classes as in the run of a checkpoint."""
     config = content.get("config")  # another program's may be anything
-    field = config.get("class_field") if isinstance(config, dict) else None
-    field = field if isinstance(field, str) else None
+    saved = config if isinstance(config, dict) else {}
+    names = _WINDOWED if saved.get("window") else _WINDOWED[:1]
+    how = with_saved(TrainConfig(), {name: saved.get(name) for name in names}).data
     ignore = labels.ignore if labels.void is None else labels.void
-    planes = labels.may_overlap
-    how = DataConfig(class_field=field, overlap=planes, ignore_index=ignore)
-    if isinstance(config, dict) and config.get("window"):  # a scene may be too large to read whole
-        data = with_saved(TrainConfig(), config).data
-        how = replace(
-            how,
-            window=data.window,
-            scale=data.scale,
-            ground_resolution=data.ground_resolution,
-            nodata=data.nodata,
-            validation=0,
-        )
+    how = replace(how, overlap=labels.may_overlap, ignore_index=ignore, validation=0)
     places = as_path(images), None if masks is None else as_path(masks)
-    pairs = find_pairs(*places, planes=planes, names=labels.names or (), config=how)
+    pairs = find_pairs(*places, planes=how.overlap, names=labels.names or (), config=how)
     if how.window is None:
         return pairs
     return pairs.settle(Split(pairs[:0], pairs, ""), how).validation

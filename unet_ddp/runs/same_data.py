@@ -14,8 +14,10 @@ from unet_ddp.checkpoints.file import Content
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.pairs import Pair, Pairs, Stamp, find_stamp
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.data.readers.read import read_mask
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError, count_of
+from unet_ddp.storage import real_file
 
 _SAMPLED = 16  # pairs whose contents are read
 
@@ -68,8 +70,9 @@ def _compare_files(then: Tensor, split: Split, advice: str) -> list[str]:
     if not differs.any():
         return []
     pairs = [*split.training, *split.validation]
-    first = pairs[int(differs.nonzero()[0])]
-    what = f"{int(differs.sum())} of {len(pairs)} pairs, first {first.image}"
+    row, column = (then != now).nonzero()[0].tolist()
+    first = real_file((pairs[row].image, pairs[row].mask)[column])
+    what = f"{int(differs.sum())} of {len(pairs)} pairs, first {first}"
     if differs[_sample(len(pairs))].float().mean() > 0.5:
         raise UserError(
             f"--resume: other images or masks under the names that the run started with ({what}); {advice}"
@@ -80,7 +83,8 @@ def _compare_files(then: Tensor, split: Split, advice: str) -> list[str]:
 def measure_files(split: Split) -> Tensor:
     """Return (N, 2) int64: the size in bytes of each pair's image and mask, -1 without a file.
 
-    Some pairs have checksums instead, as uncompressed files are of one size. For packs and objects in
+    Some pairs have checksums instead, as uncompressed files are of one size, and a file of polygons is the mask of
+    many images: its pixels on an image tell whether that mask has changed. For packs and objects in
     storage, which do not change, N is 0.
     """
     if any(side.storage or side.scanned for side in (split.training, split.validation)):
@@ -94,7 +98,7 @@ def measure_files(split: Split) -> Tensor:
             rows.append(
                 [
                     _measure(side, pair.image, image, reads=reads),
-                    _measure(side, pair.mask, mask, reads=reads),
+                    _measure(side, pair.mask, mask, reads=reads, is_mask=True),
                 ]
             )
     return torch.tensor(rows)
@@ -105,9 +109,13 @@ def _sample(count: int) -> list[int]:
     return sorted(set(rows.tolist()))
 
 
-def _measure(pairs: Pairs, path: Path, stamp: Stamp | None, *, reads: bool) -> int:
+def _measure(
+    pairs: Pairs, path: Path, stamp: Stamp | None, *, reads: bool, is_mask: bool = False
+) -> int:
     """Return the checksum of a path's files if it `reads` them, else their size; without a file its stamp's, or -1."""
     try:
+        if reads and is_mask and real_file(path) != path:  # a part of a file
+            return zlib.crc32(read_mask(path).tobytes())
         files = pairs.files_of(path) if reads else ()
         if not files:
             return (stamp or find_stamp(path))[0]
@@ -115,7 +123,7 @@ def _measure(pairs: Pairs, path: Path, stamp: Stamp | None, *, reads: bool) -> i
         for file in files:
             checksum = zlib.crc32(file.read_bytes(), checksum)
         return checksum
-    except OSError:
+    except (OSError, UserError):
         return stamp[0] if stamp else -1  # an item of a data set has a checksum there
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,27 @@ def test_windows_together_are_the_whole_mask(tmp_path: Path, suffix: str, turn: 
                 rows, columns = slice(top, min(top + 32, 90)), slice(left, min(left + 17, 70))
                 parts[rows, columns] = opened.read_window(rows, columns)[..., 0]
     assert np.array_equal(parts, whole) and len(np.unique(whole)) == 4
+
+
+def test_a_window_of_a_scene_that_is_too_large_to_read_whole(tmp_path: Path) -> None:
+    """Pillow refuses 180 million pixels; `--window` reads such scenes."""
+    import rasterio
+
+    side, (x, y) = 13_500, corner(0)
+    (tmp_path / "imgs").mkdir()
+    about = {"count": 1, "dtype": "uint8", "crs": UTM, "transform": rasterio.Affine(*at(0.5)[:6])}
+    path = tmp_path / "imgs" / "a.tif"
+    with rasterio.open(
+        path, "w", driver="GTiff", width=side, height=side, tiled=True, sparse_ok=True, **about
+    ):
+        pass
+    os.truncate(path, side**2 // 20)  # as large as if it had content
+    labels = write_labels(tmp_path / "l.gpkg", [shapely.box(x, y - 6001, x + 6001, y)], kind=["a"])
+    (pair,) = burnt(tmp_path, labels)
+    with Source(pair.mask) as source, source.reading() as opened:
+        assert isinstance(opened, ByWindows) and opened.header.size == (side, side)
+        part = opened.read_window(slice(12_000, 12_004), slice(11_999, 12_003))[..., 0]
+    assert np.argwhere(part).tolist() == [[r, c] for r in (0, 1) for c in (0, 1, 2)]
 
 
 def test_the_later_of_two_polygons_has_what_they_share_and_holes_stay_holes(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 from tests.extras.polygons.labelled_maps import (
     KINDS,
     SIDE,
+    box,
     corner,
     shapes_on,
     to_degrees,
@@ -88,6 +89,25 @@ def test_a_run_is_resumed_and_scored(trained: Path) -> None:
     scores = json.loads((trained / "fewer" / "scores.json").read_text())
     pixels = {each["name"]: each["pixels"] for each in scores["classes"]}
     assert pixels["building"] == 0 < pixels["road"]
+
+
+def test_a_run_is_resumed_if_few_of_its_masks_have_changed(trained: Path) -> None:
+    """One file has the polygons of all images: what is on the images decides, as for masks that are images."""
+    shapes, kinds = shapes_on()
+    write_labels(trained / "corrected.gpkg", shapes, kind=kinds)
+    argv = [*FLAGS, "--masks=corrected.gpkg", "--class-field=kind", "--batch-size=2"]
+    argv += ["--exp-name=corrected", "--resume"]
+    assert call_train([*argv[:-1], "--epochs=1"], str(trained))[0] == 0
+    further = [box(30, 30, 40, 40, 1)] * 99  # in a larger file
+    write_labels(trained / "corrected.gpkg", shapes + further, kind=[*kinds, *["road"] * 99])
+    status, out, err = call_train([*argv, "--epochs=2"], str(trained))
+    said = "warning: files have changed since the run started: 1 of 6 pairs, first corrected.gpkg"
+    assert status == 0 and said in out + err, out + err
+    write_labels(trained / "corrected.gpkg", shapes, kind=[*kinds[1:], kinds[0]])
+    status, out, err = call_train([*argv, "--epochs=3"], str(trained))
+    assert status == 2 and err.count("\n") == 1, err
+    assert "names that the run started with (6 of 6 pairs, first corrected.gpkg); use its" in err
+    assert "or start a new run with --load" in err
 
 
 def test_predictions_are_polygons_of_the_named_classes_to_train_on(trained: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
@@ -36,7 +37,7 @@ from unet_ddp.data.matching import Report, find_pairs
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.data.splits import write_split
 from unet_ddp.errors import UserError, hide_secrets
-from unet_ddp.extras.polygons.burnt_mask import Burning, BurntMask, parse
+from unet_ddp.extras.polygons.burnt_mask import BurntMask, parse
 from unet_ddp.storage import real_file
 
 
@@ -130,7 +131,9 @@ def test_a_list_may_name_polygons_for_some_images_and_masks_for_others(maps: Pat
     assert [p.mask.name for p in again.split.validation] == [
         p.mask.name for p in data.split.validation
     ]
-    with pytest.raises(UserError, match="was listed with --class-field kind; use that, too"):
+    with pytest.raises(
+        UserError, match="was listed with another --class-field, kind; use that, too"
+    ):
         prepared(maps / "split.csv", None, class_field=None)
 
 
@@ -175,44 +178,84 @@ def test_a_change_of_the_labels_is_noticed(tmp_path: Path, suffix: str) -> None:
     assert counts() == [243, 243]
     write_labels(labels, boxes, kind=["a"] * 5 + ["b"])
     assert counts() == [405, 81]
-    before = find_pairs(tmp_path / "imgs", labels, config=DataConfig(class_field="kind"))[0].stamps
+    before = first_mask(tmp_path, labels)
     os.utime(tmp_path / "imgs" / "ax.tif", ns=(1, 1))  # it may lie elsewhere now
-    assert (
-        find_pairs(tmp_path / "imgs", labels, config=DataConfig(class_field="kind"))[0].stamps
-        != before
-    )
+    assert first_mask(tmp_path, labels) != before
+
+
+def first_mask(folder: Path, labels: Path) -> Path:
+    """Return the path of the first image's mask: files that change have another one, so no cache has it."""
+    return find_pairs(folder / "imgs", labels, config=DataConfig(class_field="kind"))[0].mask
 
 
 def checked(config: DataConfig) -> Any:
     return check_dataset(config, Report(), seed=0, parts=DATA_PARTS)
 
 
-def test_a_changed_part_of_a_shapefile_is_noticed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", [".shx", ".dbf", ".prj", ".cpg"])
+def test_a_changed_part_of_a_shapefile_is_noticed(tmp_path: Path, part: str) -> None:
     write_labels(tmp_path / "l.shp", [box(0, 0, 9, 9)], kind=["a"])
     write_scenes(tmp_path, 1)
-    mask = BurntMask(tmp_path / "l.shp", "l", tmp_path / "imgs" / "ax.tif", Burning())
-    assert [file.suffix for file in mask.files] == [".shp", ".shx", ".dbf", ".prj", ".cpg"]
-    before = mask.stamp
-    (tmp_path / "l.dbf").write_bytes((tmp_path / "l.dbf").read_bytes() + b"\0")
-    assert mask.stamp != before and mask.stamp[0] == before[0] + 1
+    (tmp_path / "l.cpg").rename(tmp_path / "l.CPG")
+    before = first_mask(tmp_path, tmp_path / "l.shp")
+    os.utime(tmp_path / f"l{'.CPG' if part == '.cpg' else part}", ns=(1, 1))
+    assert first_mask(tmp_path, tmp_path / "l.shp") != before
+
+
+def test_many_classes_make_no_long_paths(tmp_path: Path) -> None:
+    """Each window has the path in its own."""
+    write_scenes(tmp_path, 1)
+    kinds = [f"a kind of building, or of plants, with the number {k}" for k in range(254)]
+    for name, count in (("few", 3), ("many", 254)):
+        write_labels(tmp_path / f"{name}.gpkg", [box(0, 0, 9, 9)] * count, kind=kinds[:count])
+    few, many = (first_mask(tmp_path, tmp_path / f"{name}.gpkg") for name in ("few", "many"))
+    assert len(str(many)) < len(str(few)) + 5
+    assert read_mask(few)[4, 4] == 3 and read_mask(many)[4, 4] == 1 + sorted(kinds).index(kinds[-1])
+
+
+@pytest.mark.parametrize("names", [(), ("b", "c")])
+def test_classes_that_change_while_a_run_reads_them_are_an_error(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    """Else the values of the others might move."""
+    write_labels(write_scenes(tmp_path, 1) / "l.gpkg", [box(0, 0, 9, 9)], kind=["b"])
+    config = DataConfig(class_field="kind")
+    (pair,) = find_pairs(tmp_path / "imgs", tmp_path / "l.gpkg", names=names, config=config)
+    write_labels(tmp_path / "l.gpkg", [box(0, 0, 9, 9)], kind=["c"])
+    with pytest.raises(UserError, match=r"l.gpkg: changed while it was read; start again"):
+        read_mask(pair.mask)
 
 
 @given(
     labels=st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1),
     image=st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1),
+    stamp=st.integers(0, 2**32),
     field=st.none() | st.text(min_size=1).filter(str.isprintable),
     names=st.lists(st.text(min_size=1).filter(str.isprintable), max_size=3),
     overlap=st.booleans(),
     ignore=st.none() | st.integers(-5, 300),
 )
 def test_a_path_says_all_of_a_mask(
-    labels: str, image: str, field: str | None, names: list[str], overlap: bool, ignore: int | None
+    labels: str,
+    image: str,
+    stamp: int,
+    field: str | None,
+    names: list[str],
+    overlap: bool,
+    ignore: int | None,
 ) -> None:
-    rule = Burning(field, overlap, ignore, tuple(names))
-    mask = BurntMask(Path("/d", f"{labels}.gpkg"), "l&#r", Path("/s", f"{image}.tif"), rule)
+    files = Path("/d", f"{labels}.gpkg"), Path("/s", f"{image}.tif")
+    mask = BurntMask(*files, stamp, field, overlap, ignore, stamp, tuple(names))
     assert parse(mask.path) == mask and real_file(mask.path) == mask.labels
     assert parse(Path(f"{mask.path}#0+512+32+32.window")) == mask
     assert parse(mask.labels) is None
+
+
+@pytest.mark.parametrize("words", ["", "1", "%5B1%5D", "%7B%7D", "a"])
+def test_a_path_in_a_list_may_say_anything(maps: Path, words: str) -> None:
+    rows = [f"imgs/{name}x.tif,labels.gpkg#@{words}@{name}x.tif.polygons" for name in "abcdef"]
+    (maps / "list.csv").write_text("\n".join(["image,mask", *rows]))
+    assert prepared(maps / "list.csv", None).labels.names is not None
 
 
 def test_labels_that_are_gone_in_the_middle_of_a_run_are_named(maps: Path) -> None:
@@ -220,12 +263,13 @@ def test_labels_that_are_gone_in_the_middle_of_a_run_are_named(maps: Path) -> No
     samples = SegmentationDataset(data.split.training, data.labels, data.format, scale=1.0)
     assert isinstance(samples[0, 0], Sample)
     (maps / "labels.gpkg").unlink()
-    assert str(samples[0, 0]) == f"{maps}/labels.gpkg: not found"
+    assert str(samples[0, 0]).removeprefix(f"{maps}/labels.gpkg") == "#ax.tif: not found"
 
 
 def test_messages_name_the_labels_and_the_image() -> None:
-    mask = BurntMask(Path("l.gpkg"), "l", Path("/s/a b/ax.tif"), Burning("kind"))
+    mask = BurntMask(Path("l.gpkg"), Path("/s/a b/ax.tif"), 0, "kind")
     assert hide_secrets(f"{mask.path}: wrong") == "l.gpkg#ax.tif: wrong"
+    assert hide_secrets(f"a@b#@c.png, {mask.path}") == "a@b#@c.png, l.gpkg#ax.tif"
 
 
 # -- what a check says ---------------------------------------------------------------------
@@ -245,7 +289,7 @@ def test_images_without_polygons_and_shared_areas_are_noted(tmp_path: Path) -> N
     )
     assert any(
         note.startswith(
-            "2 pairs of polygons of different classes share an area, e.g. features 1 (a) and 2 (b)"
+            "2 pairs of polygons of different classes share an area, e.g. features 1 and 2 of "
         )
         for note in notes
     )
@@ -327,10 +371,15 @@ def without_crs(folder: Path) -> dict[str, Any]:
 
 ONE = box(0, 0, 9, 9)
 POINT, LINE = shapely.centroid(ONE), shapely.boundary(ONE)
+FEATURE = {
+    "type": "Feature",
+    "properties": {"kind": ["a", "b"]},
+    "geometry": {"type": "Polygon", "coordinates": [[[15, 45], [15.1, 45], [15, 45.1], [15, 45]]]},
+}
 MISTAKES: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "another field": (wrote("l.gpkg", ONE, type=["a"], n=[1]), r"l.gpkg: has no field 'kind'; its fields: n, type"),
     "no CRS": (wrote("l.gpkg", ONE, crs=None, kind=["a"]), r"l.gpkg: has no CRS, .* ogr2ogr -a_srs EPSG:NUMBER"),
-    "no .prj": (without(".prj"), r"l.shp: has no CRS, .*; copy its .prj, too, or give it one"),
+    "no .prj": (without(".prj"), r"l.shp: has no CRS, .*; copy the .prj of a shapefile, too"),
     "no .dbf": (without(".dbf"), r"l.shp: l.dbf is missing: a shapefile is several files"),
     "no .shx": (without(".shx"), r"l.shp: l.shx is missing: a shapefile is several files"),
     "a part is a pipe": (with_pipe, r"l.prj: is a pipe, socket or device, not a file; remove it"),
@@ -344,31 +393,46 @@ MISTAKES: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     ),
     "points": (
         wrote("l.geojson", POINT, kind=["a"]),
-        r"l.geojson: no layer of polygons, layers: l \(1 feature, Point\)",
+        r"l.geojson: 0 layers of polygons among l \(Point\); give a file with one",
     ),
     "mixed": (
         wrote("l.geojson", ONE, POINT, LINE, kind=["a"] * 3),
-        r"2 of 3 features are no polygons \(1 LineString, 1 Point\), the first is feature 1;",
+        r"2 of 3 features are no polygons, the first is feature 1, a Point;",
     ),
     "mixed, with an index": (
         wrote("l.gpkg", ONE, POINT, kind=["a"] * 2),
-        r"1 of 2 features are no polygons \(1 Point\), the first is feature 2;",
+        r"1 of 2 features are no polygons, the first is feature 2, a Point;",
     ),
     "no features": (
         content("l.geojson", '{"type": "FeatureCollection", "features": []}'),
         r"l.geojson: contains no polygons",
     ),
+    "no shapes in a table": (wrote("l.gpkg", None, None, kind=["a", "b"]), r"l.gpkg: contains no polygons"),
+    "no shapes in GeoJSON": (wrote("l.geojson", None, kind=["a"]), r"l.geojson: contains no polygons"),
+    "no shapes in a shapefile": (
+        wrote("l.shp", None, geometry="Polygon", kind=["a"]),
+        r"l.shp: contains no polygons",
+    ),
+    "empty shapes": (wrote("l.gpkg", shapely.Polygon(), kind=["a"]), r"l.gpkg: contains no polygons"),
+    "lists": (
+        content("l.geojson", json.dumps(FEATURE)),
+        r"kind of feature 0 is \[.*\]; a class is a text",
+    ),
+    "objects": (
+        wrote("l.gpkg", ONE, flags={"instances": True, "class_field": None}, kind=["a"]),
+        r"--instances: the polygons of .*l.gpkg become classes, without numbers of objects; leave --instances out",
+    ),
     "outside": (
         wrote("l.gpkg", box(0, 0, 9, 9, k=9), kind=["a"]),
-        r"no polygon lies on an image: in the CRS of .*ax.tif \(EPSG:32633\), it covers x 500000 to 500024, y 4999976 "
-        r"to 5000000, the polygons x 500360 to 500364.5, y 4999995.5 to 5000000",
+        r"no polygon lies on an image: in its CRS, 'EPSG:32633', the polygons cover x 500360 to 500364.5, y 4999995.5 "
+        r"to 5000000, .*ax.tif covers x 500000 to 500024, y 4999976 to 5000000;",
     ),
-    "several layers": (several_layers, r"2 layers of polygons: roofs, roads; .* ogr2ogr roofs.gpkg .*l.gpkg roofs"),
+    "several layers": (several_layers, r"2 layers of polygons among roofs .*, roads .*; .* ogr2ogr one.gpkg .*l.gpkg LAYER"),
     "fractions": (wrote("l.gpkg", ONE, kind=[1.5]), r"kind of feature 1 is 1.5; a class is a text, or a whole number"),
     "negative": (wrote("l.gpkg", ONE, kind=[-1]), r"kind of feature 1 is -1; .* from 0 to 65535"),
     "dates": (
         wrote("l.gpkg", ONE, kind=np.array(["2020-01-01"], "datetime64[D]")),
-        r"field kind is of type datetime64\[.*\]; classes are texts or whole numbers",
+        r"kind of feature 1 is 2020-01-01.*; a class is a text, or a whole number",
     ),
     "too many": (
         wrote("l.gpkg", *[ONE] * 255, kind=[f"c{k}" for k in range(255)]),
@@ -385,11 +449,11 @@ MISTAKES: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     ),
     "names twice": (
         wrote("l.gpkg", ONE, flags={"class_names": ("x", "y")}, kind=["a"]),
-        r"--class-names: the 2 classes are background and the texts of --class-field kind, a; leave",
+        r"--class-field kind: the 2 classes are background and its texts, a; leave --class-names and --classes out",
     ),
     "another count": (
         wrote("l.gpkg", ONE, flags={"classes": 3}, kind=["a"]),
-        r"--classes: the 2 classes are background and the texts of --class-field kind, a; leave",
+        r"--class-field kind: the 2 classes are background and its texts, a; leave --class-names and --classes out",
     ),
 }  # fmt: skip
 

@@ -2,141 +2,167 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unet_ddp.config import DataConfig
+from unet_ddp.data.label_rules import MaskValues, choose_labels
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.readers.bands import MOST_PLANES
 from unet_ddp.errors import UserError, count_of, join_some
-from unet_ddp.extras.polygons.burnt_mask import Burning
-from unet_ddp.extras.polygons.layers import Layer
+from unet_ddp.extras.polygons.burnt_mask import BurntMask
+from unet_ddp.extras.polygons.layers import Features, Layer
+from unet_ddp.extras.polygons.polygon_kind import BURNT
 
 BACKGROUND = "background"
 """Name of value 0, which polygons may have, too."""
-NO_CLASS = -1
-"""Code of a polygon without a class, where classes overlap."""
 
 _MOST = 65535  # of a mask's value
 _SHOWN = 12  # fields or classes in a message
 
 Class = str | int | None
 """A text, a whole number, or None for a feature that has none."""
+Names = tuple[int, tuple[str, ...]]
+"""The digest of the classes in a file, 0 where numbers are mask values; the names of all, if there are others."""
 
 
-def find_names(layers: Sequence[Layer], burning: Burning) -> tuple[str, ...]:
-    """Return the names of the classes in all layers, sorted; none where these are mask values.
-
-    With `overlap`, numbers are names, too.
+def name_layers(
+    layers: Iterable[Layer], config: DataConfig, known: Sequence[str]
+) -> dict[Path, Names]:
+    """Return by which names the polygons of each file are burnt; classes of `known` names keep their values.
 
     Raises:
         UserError: a value is no class, or they are too many, or not those that are known already.
     """
-    field = burning.class_field
-    found: dict[Class, Layer] = {}
-    for layer in layers if field is not None else ():
-        if layer.count:
-            _check_field(layer, str(field))
-            classes = {*_read_classes(layer, *layer.read_values(str(field)), burning)}
-            found |= dict.fromkeys(classes - {None, BACKGROUND}, layer)
-    texts = sorted(value for value in found if isinstance(value, str))
-    numbers = sorted(value for value in found if isinstance(value, int))
-    if texts and numbers:
-        paths = found[texts[0]].path, found[numbers[0]].path
-        raise UserError(
-            f"--class-field {field}: texts in {paths[0]}, numbers in {paths[1]}; use one kind"
-        )
-    names = texts
-    if burning.overlap:
-        names = texts or [str(number) for number in numbers]
-    _check_names(names, burning, has_texts=bool(texts))
-    if not names or not burning.names:
-        return tuple(names)
-    for value, layer in found.items():
-        if str(value) not in burning.names:
-            known = join_some(burning.names, _SHOWN)
-            raise UserError(
-                f"{layer.path}: {field} {str(value)!r} is no class of the training data, which are: {known}"
-            )
-    return burning.names
-
-
-def _check_field(layer: Layer, field: str) -> None:
-    if field not in layer.fields:
-        shown = join_some(sorted(layer.fields), _SHOWN) or "none"
-        raise UserError(f"{layer.path}: has no field {field!r}; its fields: {shown}")
-
-
-def _check_names(names: Sequence[str], burning: Burning, *, has_texts: bool) -> None:
-    """Refuse too many classes, and a value to ignore that is the value of one."""
-    field, ignore = burning.class_field, burning.ignore
-    most = MOST_PLANES if burning.overlap else IGNORE_ID - 1
+    field, overlap, ignore = config.class_field, config.overlap, config.ignore_index
+    found = {layer.path: _list_classes(layer, field, ignore) for layer in layers}
+    paths = {value: path for path, values in found.items() for value in values}
+    if not overlap and not any(isinstance(value, str) for value in paths):
+        return dict.fromkeys(found, (0, ()))
+    names = _name(paths)
+    most = MOST_PLANES if overlap else IGNORE_ID - 1
     if len(names) > most:
         raise UserError(
             f"--class-field {field}: {len(names)} classes ({join_some(names, 3)}); at most {most} are possible: "
             "choose another field"
         )
-    if has_texts and not burning.overlap and ignore is not None and ignore <= len(names):
+    if not overlap and ignore is not None and ignore <= len(names):
         raise UserError(
             f"--ignore-index {ignore}: the classes of {field} have the values 1 to {len(names)}; use "
             f"--ignore-index {IGNORE_ID}"
         )
+    names = tuple(name for name in known if name != BACKGROUND) or names
+    for value, path in paths.items():
+        if str(value) not in names:
+            raise UserError(
+                f"{path}: {field} {str(value)!r} is no class of the training data, which are: "
+                f"{join_some(names, _SHOWN)}; correct it, or train a new network"
+            )
+    own = {path: _name(values) for path, values in found.items()}
+    return {path: (_digest(each), () if each == names else names) for path, each in own.items()}
 
 
-def find_codes(
-    layer: Layer, ids: NDArray[np.int64], values: NDArray[Any], burning: Burning
-) -> NDArray[np.int32]:
-    """Return the mask value of each feature: a text's is its place among `names`, from 1 on.
-
-    Where classes overlap, a number's is, too, and that of a feature without a class is NO_CLASS.
-    """
-    if burning.class_field is None or not len(ids):
-        return np.ones(len(ids), np.int32)
-    classes = _read_classes(layer, ids, values, burning)
-    if burning.overlap:
-        classes = [value and str(value) for value in classes]
-    known: dict[Class, int] = {name: k for k, name in enumerate(burning.names, 1)}
-    known |= {value: value for value in classes if isinstance(value, int)}
-    known |= {BACKGROUND: 0, None: NO_CLASS}
-    if burning.ignore is not None and not burning.overlap:
-        known[None] = burning.ignore
-    if not known.keys() >= {*classes}:
-        raise UserError(f"{layer.path}: changed while it was read; start again")
-    return np.array([known[value] for value in classes], np.int32)
+def _name(classes: Iterable[Class]) -> tuple[str, ...]:
+    """Return the names of classes, sorted: numbers as these."""
+    return (*map(str, sorted(classes, key=lambda value: (isinstance(value, str), value))),)
 
 
-def _read_classes(
-    layer: Layer, ids: NDArray[np.int64], values: NDArray[Any], burning: Burning
-) -> list[Class]:
-    """Return the class of each feature.
+def _digest(names: tuple[str, ...]) -> int:
+    return zlib.crc32(ascii(names).encode())
+
+
+def list_names(layer: Layer, mask: BurntMask) -> tuple[str, ...]:
+    """Return the names of all classes; none of numbers.
 
     Raises:
-        UserError: one has none and no value to ignore is named, or another value.
+        UserError: the classes in the file are others than for `name_layers`.
     """
-    field, kind = burning.class_field, layer.fields[str(burning.class_field)]
-    found: list[Class]
-    if all(value is None or isinstance(value, str) for value in values):
-        found = [(value or "").strip() or None for value in values]
-    elif np.dtype(kind).kind in "biuf":
-        numbers = values.astype(np.float64)
-        is_class = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers <= _MOST)
-        wrong = np.flatnonzero(~is_class & ~np.isnan(numbers))
-        if len(wrong):
-            raise UserError(
-                f"{layer.path}: {field} of feature {ids[wrong[0]]} is {values[wrong[0]]}; a class is a text, or a "
-                f"whole number from 0 to {_MOST}"
-            )
-        found = [int(number) if number >= 0 else None for number in numbers.tolist()]
-    else:
+    if not mask.digest:
+        return ()
+    own = _name(_list_classes(layer, mask.class_field, mask.ignore))
+    if _digest(own) != mask.digest:
+        raise UserError(f"{layer.path}: changed while it was read; start again")
+    return mask.names or own
+
+
+def find_codes(layer: Layer, features: Features, mask: BurntMask) -> NDArray[np.int32]:
+    """Return the mask value of each feature; where classes overlap, its bit from 1 on."""
+    lacking = MOST_PLANES + 1 if mask.overlap else mask.ignore
+    known = {name: k for k, name in enumerate(list_names(layer, mask), 1)} | {BACKGROUND: 0}
+    classes = _read_classes(layer, features, mask.class_field)
+    codes = [lacking if value is None else known.get(str(value), value) for value in classes]
+    return np.array(codes, np.int32)
+
+
+@cache  # of small sets
+def _list_classes(layer: Layer, field: str | None, ignore: int | None) -> frozenset[Class]:
+    """Return the different classes in a file, without the background.
+
+    Raises:
+        UserError: there is no such field, or a feature has no value and no value to ignore is named.
+    """
+    if field is None or not layer.count:  # such a GeoJSON has no fields
+        return frozenset()
+    if field not in layer.fields:
+        shown = join_some(sorted(layer.fields), _SHOWN) or "none"
+        raise UserError(f"{layer.path}: has no field {field!r}; its fields: {shown}")
+    features = layer.find(None, field, has_geometry=False)
+    classes = _read_classes(layer, features, field)
+    if None in classes and ignore is None:
         raise UserError(
-            f"{layer.path}: field {field} is of type {kind}; classes are texts or whole numbers"
+            f"{layer.path}: {count_of(classes.count(None), 'feature')} without a value of {field}, first feature "
+            f"{features.ids[classes.index(None)]}; give them a class, or ignore their areas with --ignore-index "
+            f"{IGNORE_ID}"
         )
-    lacking = [row for row, value in enumerate(found) if value is None]
-    if lacking and burning.ignore is None:
-        raise UserError(
-            f"{layer.path}: {count_of(len(lacking), 'feature')} without a value of {field}, first feature "
-            f"{ids[lacking[0]]}; give them a class, or ignore their areas with --ignore-index {IGNORE_ID}"
-        )
+    return frozenset(classes) - {None, BACKGROUND}
+
+
+def _read_classes(layer: Layer, features: Features, field: str | None) -> list[Class]:
+    """Return the class of each feature; a value that is none is a UserError."""
+    found: list[Class] = []
+    for number, value in zip(features.ids, features.values.tolist(), strict=True):
+        match value:
+            case str():
+                found.append(value.strip() or None)
+            case float() if math.isnan(value):
+                found.append(None)
+            case int() | float() if 0 <= value <= _MOST and value == int(value):
+                found.append(int(value))
+            case None:
+                found.append(None)
+            case _:
+                raise UserError(
+                    f"{layer.path}: {field} of feature {number} is {value}; a class is a text, or a whole number from "
+                    f"0 to {_MOST}"
+                )
     return found
+
+
+def name_classes(masks: MaskValues, config: DataConfig) -> Labels:
+    """Return the background and the classes of texts by name, or a class for each number that occurs.
+
+    Raises:
+        UserError: --class-names or --classes says something else.
+    """
+    examples, field = [*masks.examples.values()], config.class_field
+    if not any(BURNT in example for example in examples):
+        raise UserError(
+            f"--class-field {field}: is for masks that are polygons, {examples[0]} is none; leave it out"
+        )
+    if not masks.names:
+        return choose_labels(masks, replace(config, class_field=None))
+    names = (BACKGROUND, *masks.names)
+    if config.class_names is not None or config.classes not in (None, len(names)):
+        raise UserError(
+            f"--class-field {field}: the {len(names)} classes are {BACKGROUND} and its texts, "
+            f"{join_some(masks.names, _SHOWN)}; leave --class-names and --classes out"
+        )
+    return Labels(tuple(range(len(names))), ignore=config.ignore_index, names=names)

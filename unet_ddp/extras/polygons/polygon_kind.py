@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
-from itertools import islice
 from pathlib import Path
 
 from unet_ddp.data.listing import files_by_name
@@ -15,56 +13,43 @@ from unet_ddp.data.pairs import Pair, PairKind, Pairs, Places, Stamp
 from unet_ddp.data.readers.read import can_read
 from unet_ddp.errors import UserError
 from unet_ddp.files import is_address
+from unet_ddp.storage import real_file
 
 SUFFIXES = (".gpkg", ".geojson", ".shp")
 """Of files of polygons."""
 BURNT = ".polygons"
 """Suffix of the path of a mask that is burnt when it is read."""
-_FIRST = 100  # files
 
 
 class PolygonKind(PairKind):
-    """Images with one file of polygons, with a folder of such files, or with a list that names some."""
+    """Images with one file of polygons, with a folder of such files, or with a list that may name some."""
 
     def claims(self, places: Places) -> bool:
-        """Return whether the masks' place is, contains or lists such a file."""
-        if places.listed is not None:
-            return _names_labels(places.listed)
+        """Return whether the masks' place is or contains such a file; a list may name some."""
         masks = places.masks
-        if places.images is None or masks is None:
-            return False
-        if is_address(masks):
+        if places.listed is not None or masks is None or places.images is None:
+            return places.listed is not None
+        if is_address(masks) or not masks.is_dir():
             return is_labels(masks.suffix)
-        if is_labels(masks.suffix) and not masks.is_dir():
-            return True
-        if masks != places.images and _begins_with_image(masks):
-            return False
-        for _, _, names in os.walk(masks):
-            suffixes = {os.path.splitext(name)[1].lower() for name in names}  # noqa: PTH122  # may be many
-            if any(map(is_labels, suffixes)):
-                return masks == places.images or not any(map(can_read, suffixes))
-            if any(map(can_read, suffixes)):
-                break
-        return False
+        found = False
+        for suffix in _list_suffixes(masks):
+            if masks != places.images and can_read(suffix):
+                return False
+            found |= is_labels(suffix)
+        return found
 
     def find(self, places: Places, report: Report) -> Pairs:
         """Return the pairs, each mask burnt when it is read."""
+        if places.listed is not None:
+            pairs = read_list(places.listed, report)
+        else:
+            refuse_addresses(places.images, places.masks)
+            pairs = match_folders(places, report, _give_to_all, _list_labels)
+        if not any(is_labels(real_file(pair.mask).suffix) for pair in pairs):
+            return pairs
         from unet_ddp.extras.polygons.polygon_pairs import burn_pairs
 
-        if places.listed is not None:
-            return burn_pairs(read_list(places.listed, report), places)
-        images, masks = places.images, places.masks
-        assert images is not None and masks is not None
-        refuse_addresses(images, masks)
-
-        def give_to_all(
-            masks: Path, images: Files, found: Files, stamps: dict[str, Stamp], suffix: str | None
-        ) -> Files:
-            if masks.is_dir():
-                return found
-            return {name + (suffix or ""): [str(masks)] for name in images}
-
-        return burn_pairs(match_folders(places, report, give_to_all, _list_labels), places)
+        return burn_pairs(pairs, places)
 
     def collect(self, pairs: Sequence[Pair]) -> Pairs | None:
         """Return the set of pairs if any mask is burnt when it is read."""
@@ -75,7 +60,7 @@ class PolygonKind(PairKind):
         return PolygonPairs(pairs)
 
 
-def refuse_addresses(images: Path, labels: Path) -> None:
+def refuse_addresses(images: Path | None, labels: Path | None) -> None:
     """Raise a UserError if polygons, or images for them, are at an address."""
     for place in filter(is_address, (labels, images)):
         raise UserError(
@@ -89,23 +74,25 @@ def is_labels(suffix: str) -> bool:
     return suffix.lower() in SUFFIXES
 
 
-def _begins_with_image(folder: Path) -> bool:
-    """Return whether an image is among the first files of a folder, which may have millions."""
+def _list_suffixes(folder: str | Path) -> Iterator[str]:
+    """Yield the suffix of each file below a folder, which may have millions, as it is found."""
     with suppress(OSError), os.scandir(folder) as entries:
-        return any(can_read(Path(entry.name).suffix.lower()) for entry in islice(entries, _FIRST))
-    return False
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _list_suffixes(entry.path)
+            else:
+                yield Path(entry.name).suffix.lower()
 
 
 def _list_labels(masks: Path, stamps: dict[str, Stamp]) -> Files:
     """Return the files of polygons below a folder by name; none for one file, which is for all images."""
-    find = partial(files_by_name, is_wanted=is_labels)
-    return find(masks, stamps) if masks.is_dir() else {}
+    return files_by_name(masks, stamps, is_labels) if masks.is_dir() else {}
 
 
-def _names_labels(listed: Path) -> bool:
-    """Return whether a list may name a file of polygons."""
-    with suppress(OSError):  # who reads the list says so
-        if not is_address(listed) and listed.is_file():
-            text = listed.read_bytes().lower()
-            return any(suffix.encode() in text for suffix in SUFFIXES)
-    return False
+def _give_to_all(
+    masks: Path, images: Files, found: Files, stamps: dict[str, Stamp], suffix: str | None
+) -> Files:
+    """Return the masks that were found in a folder, or one file of polygons for each image."""
+    if masks.is_dir():
+        return found
+    return {name + (suffix or ""): [str(masks)] for name in images}

@@ -201,7 +201,7 @@ def _palette() -> LabelRule:
 
 
 def _class_field() -> LabelRule:
-    from unet_ddp.extras.polygons.rules import name_classes
+    from unet_ddp.extras.polygons.classes import name_classes
 
     return name_classes
 
