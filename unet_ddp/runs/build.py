@@ -238,18 +238,18 @@ def describe_run(
     """Return lines for the user: the network, the run, and a device that was never tried."""
     options = config.optimization
     images = loaders.training.sampler.per_step * world.size
-    who = f" on each of {world.size} processes" * (world.size > 1)
-    share = f" ({options.batch_size} at a time{who})" * (world.size * options.accumulate > 1)
+    who = f" on each of {world.size} processes" if world.size > 1 else ""
+    share = f" ({options.batch_size} at a time{who})" if who or options.accumulate > 1 else ""
     notes = describe_untried(world.device)
     if state.has_local_norms:
         notes += [
             "batch norm: each process's own batch, so the run depends on their number (--batch-norm local)"
         ]
     if options.compile and world.size > 1 and world.device.type == "cuda":
-        notes.append(
+        notes += [
             "warning: --compile on several GPUs: batch norm over GPUs interrupts the compiled "
             "code at each layer, which was never tried; what does not compile runs as it is"
-        )
+        ]
     if state.epoch >= options.epochs:
         notes += [f"all epochs are done; for more, use --epochs above {options.epochs}"]
     return [

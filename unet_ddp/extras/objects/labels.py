@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -35,11 +35,6 @@ from unet_ddp.extras.objects.borders import (
 )
 from unet_ddp.extras.objects.scores import ObjectCounts, count_objects
 from unet_ddp.extras.objects.separation import Numbers, separate, to_shares
-
-if TYPE_CHECKING:
-    from unet_ddp.data.dataset import PreparedData
-    from unet_ddp.distributed.world import World
-    from unet_ddp.heads import Tuner
 
 SEEDS, EXTENTS = (0.5, 0.4, 0.6, 0.7, 0.8, 0.9), (0.5, 0.4, 0.6, 0.7)
 """Values that are tried for the two of `separation`; of equally good ones, the first."""
@@ -280,7 +275,7 @@ class ObjectLabels(Labels):
             line += f", after smoothing by {self.smoothing:g} pixels"
         return [line]
 
-    def tuner(self, data: PreparedData, world: World, *, resize_masks: bool) -> Tuner | None:
+    def tuner(self, data: Any, world: Any, *, resize_masks: bool) -> Any:
         """Return what chooses `separation` on the validation images."""
         from unet_ddp.extras.objects.tuning import SeparationTuner  # it imports the prediction
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -31,11 +31,6 @@ from unet_ddp.data.readers.base import Codes
 from unet_ddp.errors import Limit, UserError, join_some
 from unet_ddp.extras.overlap.bits import MOST_CLASSES, SMALL, dtype_of, find_plane, join_planes
 from unet_ddp.extras.overlap.folders import ClassFolderPairs, class_folders, split_marked
-
-if TYPE_CHECKING:
-    from unet_ddp.data.dataset import PreparedData
-    from unet_ddp.distributed.world import World
-    from unet_ddp.heads import Tuner
 
 IGNORED_BIT = 1 << MOST_CLASSES
 """Of a mask's values, in which bit k is class k."""
@@ -250,7 +245,7 @@ class OverlapLabels(Labels):
         pairs = zip(self.class_names, self.limits, strict=True)
         return [f"thresholds: {', '.join(f'{name} {limit:.3f}' for name, limit in pairs)}"]
 
-    def tuner(self, data: PreparedData, world: World, *, resize_masks: bool) -> Tuner | None:
+    def tuner(self, data: Any, world: Any, *, resize_masks: bool) -> Any:
         """Return what chooses `thresholds` by the counts of validation."""
         from unet_ddp.extras.overlap.tuning import ThresholdTuner  # it imports torch
 
