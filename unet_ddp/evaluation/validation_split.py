@@ -15,7 +15,7 @@ from unet_ddp.config import DataConfig, TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
-from unet_ddp.data.pairs import Pairs
+from unet_ddp.data.pairs import CLASSES_MARK, Pairs
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
@@ -62,20 +62,16 @@ def find_given(images: str, masks: str | None, content: Content, labels: Labels)
     ignore = labels.ignore if labels.void is None else labels.void
     planes = labels.may_overlap
     how = DataConfig(class_field=field, overlap=planes, ignore_index=ignore)
-    if isinstance(config, dict) and config.get("window"):  # a scene may be too large to read whole
-        data = with_saved(TrainConfig(), config).data
-        how = replace(
-            how,
-            window=data.window,
-            scale=data.scale,
-            ground_resolution=data.ground_resolution,
-            nodata=data.nodata,
-            validation=0,
-        )
     places = as_path(images), None if masks is None else as_path(masks)
-    pairs = find_pairs(*places, planes=planes, names=labels.names or (), config=how)
-    if how.window is None:
+    find = partial(find_pairs, *places, planes=planes, names=labels.names or ())
+    pairs = find(config=how)
+    is_whole = pairs.scanned is not None or any(CLASSES_MARK in pair.mask.parts for pair in pairs)
+    if is_whole or not isinstance(config, dict) or not config.get("window"):
         return pairs
+    data = with_saved(TrainConfig(), config).data  # a scene may be too large to read whole
+    scales = {"scale": data.scale, "ground_resolution": data.ground_resolution}
+    how = replace(how, **scales, window=data.window, nodata=data.nodata, validation=0)
+    pairs = find(config=how)
     return pairs.settle(Split(pairs[:0], pairs, ""), how).validation
 
 

@@ -121,6 +121,13 @@ def test_of_one_ground_resolution_a_crop_has_the_pixels_of_a_window(tmp_path: Pa
     assert prepare(folder, validation=0, ground_resolution=1.0).crop_size == (SIZE // 2, SIZE // 2)
 
 
+def test_a_crop_has_at_least_the_pixels_of_other_crops(tmp_path: Path) -> None:
+    """Of windows that are smaller at the network's scale, the rest is padding."""
+    folder = write_scenes(tmp_path, (256, 256), (256, 256))
+    data = prepare(folder, validation=0, scale=0.2)
+    assert data.crop_size == (16, 16)
+
+
 def test_a_window_drawn_by_class_has_it(tmp_path: Path) -> None:
     """With --balance, some windows are drawn for a class that one in 32 has, and are not moved from it."""
     folder = write_scenes(tmp_path, (256, 256), (256, 256))
