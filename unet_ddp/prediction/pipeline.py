@@ -76,6 +76,7 @@ class Outcome:
     single_class: str = ""  # the name of the class that all pixels have, if they do
     is_skipped: bool = False  # True if its files already existed
     kept: int = 0  # files that already existed, and are the same
+    is_shared: bool = False  # True if all processes have predicted it
 
 
 def process_images(job: Job) -> Iterator[Outcome]:
