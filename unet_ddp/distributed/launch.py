@@ -181,8 +181,10 @@ def _spawn(run: Callable[[], NoReturn], nproc: int) -> int:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, number)
 
-    for number in SIGNALS:  # now: the mask is the children's, other threads here still hear them
-        if signal.getsignal(number) is not signal.SIG_IGN:
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in handlers.items():
+        # Now: the mask is the children's, other threads here still hear them.
+        if handler is not signal.SIG_IGN:
             signal.signal(number, pass_on)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     given = run, nproc, store.port, uses_json()
@@ -197,6 +199,11 @@ def _spawn(run: Callable[[], NoReturn], nproc: int) -> int:
         while not children.join():
             pass
     except mp.ProcessExitedException as failure:
+        handler = handlers[signal.Signals(heard[0])] if heard else None
+        if callable(handler) and handler is not signal.default_int_handler:
+            handler(heard[0], None)  # the program's own, which ends it: its processes are silent
+        if failure.signal_name is not None and heard:  # in its imports, where nothing hears it
+            return 128 + heard[0]
         if failure.signal_name is not None:
             print_error(f"process {failure.error_index} was ended by {failure.signal_name}")
             return FAULT
@@ -223,6 +230,7 @@ def _run_child(
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE="True",  # the parent hosts the store
+        UNET_DDP_NPROC=str(nproc),
     )
     # Ctrl-C during the imports comes now; the terminal's and the parent's are two, so no exception.
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
