@@ -22,7 +22,7 @@ from unet_ddp.checkpoints.weights import find_model
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, IN_MEMORY, Ids, Mask
 from unet_ddp.data.pairs import find_stamp
-from unet_ddp.data.readers.read import find_reader, own_readers
+from unet_ddp.data.readers.read import find_reader
 from unet_ddp.distributed.device import free_memory
 from unet_ddp.errors import UserError, count_of, hides_bars, print_lines
 from unet_ddp.extras.geo.reader import MapFile
@@ -137,9 +137,8 @@ def _name_job(job: Job, files: ImageFiles, blocks: int) -> str:
     predictor = job.predictor
     how = [predictor.threshold, predictor.tiling, predictor.format, blocks, predictor.device.type]
     how += [model.is_half for model in predictor.models]
-    own = [read_sources("readers", name) for name in own_readers()]
-    if job.config.network is not None:
-        own.append(read_sources("networks", job.config.network))
+    network = job.config.network
+    own = None if network is None else read_sources("networks", network)
     scene = os.path.realpath(files.image), find_stamp(files.image)
     facts = json.dumps([__version__, values, how, scene, own], default=str)
     digest = hashlib.sha256(os.fsencode(facts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ def draw_windows(config: DataConfig, data: PreparedData, seed: int) -> PreparedD
     return replace(
         data,
         split=replace(data.split, training=training),
-        draw=WindowDraw(size, len(training), seed, data.draw),
+        draw=partial(draw_window, size=size, count=len(training), seed=seed, inner=data.draw),
         crop_size=config.crop_size or find_crop_size(config, data),
         one_size=None,
         most_pixels=max(data.most_pixels, round(most * config.scale**2)),
@@ -49,29 +50,28 @@ def find_crop_size(config: DataConfig, data: PreparedData) -> Size:
     return side, side
 
 
-class WindowDraw:
-    """Draw of a window, and of where it is moved; a function of (seed, epoch, index).
+def draw_window(
+    epoch: int, index: int, *, size: int, count: int, seed: int, inner: Draw | None
+) -> tuple[int, int | None]:
+    """Return a number for a window and its move, as `DrawnWindows` reads it, and the class it was drawn for.
+
+    It is a function of the seed, the epoch and the index. Windows of `inner`, a draw by class, are not moved.
 
     Args:
+        epoch: passes that are done.
+        index: of the sample in its pass.
         size: (height and width) of a window.
         count: of the windows.
         seed: of the run.
-        inner: a draw by class, whose windows are not moved; or None.
+        inner: a draw by class, or None.
     """
-
-    def __init__(self, size: int, count: int, seed: int, inner: Draw | None) -> None:
-        self.size, self.count, self.seed, self.inner = size, count, seed, inner
-
-    def __call__(self, epoch: int, index: int) -> tuple[int, int | None]:
-        """Return a number for the window and its move, as `DrawnWindows` reads it, and the class it was drawn for."""
-        drawn = None
-        if self.inner is not None:
-            index, drawn = self.inner(epoch, index)
-        if drawn is not None:
-            return index, drawn
-        generator = np.random.default_rng([self.seed, epoch, index, _STREAM])
-        move = int(generator.integers((self.size + 1) ** 2))
-        return index + self.count * (1 + move), None
+    drawn = None
+    if inner is not None:
+        index, drawn = inner(epoch, index)
+    if drawn is not None:
+        return index, drawn
+    move = np.random.default_rng([seed, epoch, index, _STREAM]).integers((size + 1) ** 2)
+    return index + count * (1 + int(move)), None
 
 
 class DrawnWindows(WindowPairs):
@@ -85,7 +85,7 @@ class DrawnWindows(WindowPairs):
         self._areas = [_find_area(windows[numbers == k], size) for k in range(len(self._scenes))]
 
     def to_read(self, row: int) -> Pair:
-        """Return the paths of the window that a number of `WindowDraw` stands for."""
+        """Return the paths of the window that a number of `draw_window` stands for."""
         move, index = divmod(row, len(self))
         if move:
             half = self.size // 2
