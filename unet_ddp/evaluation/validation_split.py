@@ -69,8 +69,8 @@ def find_given(images: str, masks: str | None, content: Content, labels: Labels)
     if is_whole or not isinstance(config, dict) or not config.get("window"):
         return pairs
     data = with_saved(TrainConfig(), config).data  # a scene may be too large to read whole
-    scales = {"scale": data.scale, "ground_resolution": data.ground_resolution}
-    how = replace(how, **scales, window=data.window, nodata=data.nodata, validation=0)
+    how = replace(how, window=data.window, nodata=data.nodata, validation=0)
+    how = replace(how, scale=data.scale, ground_resolution=data.ground_resolution)
     pairs = find(config=how)
     return pairs.settle(Split(pairs[:0], pairs, ""), how).validation
 

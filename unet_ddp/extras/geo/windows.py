@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,8 @@ from unet_ddp.errors import install_command
 from unet_ddp.extras.formats.tiff import Layout
 from unet_ddp.extras.geo.maps import Place, find_place, gdal, open_map
 
-Opener = Callable[[], IO[bytes]]
+Opener = Callable[[], Any]
+"""Returns an open file, as much of one as GDAL and Pillow need."""
 
 
 def open_windows(path: Path, opener: Opener | None = None) -> MapWindows | None:

@@ -84,7 +84,8 @@ def _is_large(predictor: Predictor, files: ImageFiles) -> bool:
     """Return whether a TIFF is a large scene; one that can't be read is none."""
     with suppress(UserError), files.source:
         scene = open_scene(predictor, files.source)
-        return bool(scene) and (prod(scene.input_size) >= LARGE or prod(scene.size) > IN_MEMORY)
+        if scene is not None:
+            return prod(scene.input_size) >= LARGE or prod(scene.size) > IN_MEMORY
     return False
 
 

@@ -156,11 +156,11 @@ def _compare(pair: Pair, image: ByWindows | Decoded, mask: ByWindows | Decoded) 
     """Return why a mask is not on the grid of its image; nothing if it is."""
     size, mask_size = image.header.size, mask.header.size
     remedy = "give a mask of its size"
-    maps = [each.place for each in (image, mask) if isinstance(each, MapWindows) and each.place]
-    if len(maps) == 2:
+    places = [each.place for each in (image, mask) if isinstance(each, MapWindows)]
+    if len(places) == 2 and places[0] and places[1]:
         remedy = how_to_warp(pair)
         if size == mask_size:
-            return compare_places(pair, *maps, size, size)
+            return compare_places(pair, places[0], places[1], size, size)
     if size == mask_size:
         return ""
     return f"{pair.mask} is {mask_size[1]}x{mask_size[0]}, its image {pair.image} {size[1]}x{size[0]}; {remedy}"
