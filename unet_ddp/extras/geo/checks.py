@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -102,7 +103,8 @@ def compare_places(pair: Pair, place: Place, mask_place: Place, size: Size, mask
 
 def how_to_warp(pair: Pair) -> str:
     """Return how to make a mask on the grid of its image."""
-    return f"use rio warp {pair.mask} NEW.tif --like {pair.image}"
+    words = "rio", "warp", str(pair.mask), "NEW.tif", "--like", str(pair.image)
+    return f"use {shlex.join(words)}"
 
 
 def _differ(one: str, other: str) -> bool:
