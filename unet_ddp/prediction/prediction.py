@@ -192,9 +192,10 @@ def upsample_rows(bands: Iterable[ScoreBand], rows: Sources, at_once: int) -> It
         ready = int(np.searchsorted(below, end))  # rows that need no later band
         while done < ready:
             part = slice(done, min(ready, done + at_once))
-            upper = kept[:, above[part] - start]
-            lower = kept[:, below[part] - start]
-            yield done, upper + (lower - upper) * weight[part, None]
+            found = kept[:, above[part] - start]
+            if weight[part].any():
+                found += (kept[:, below[part] - start] - found) * weight[part, None]
+            yield done, found
             done = part.stop
         if done < len(above):
             kept = kept[:, above[done] - start :]
