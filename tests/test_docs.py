@@ -52,6 +52,7 @@ sample count side carvana camvid minutes seeds program data names weights no_tes
 save_tif numa_binding batch power index_url
 retry retry_delay retry_connrefused data_binary
 target read_only tmpfs
+like src_nodata
 nodes gpus_per_node gpus_per_task cpus_per_task time job_name me signal partition account logdir
 no_deps no_index find_links name install version
 server_host function_module function_parameter conf_threshold conv_mask_to_poly allow_unmatched_labels"""

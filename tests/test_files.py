@@ -339,13 +339,15 @@ def closed(*_: object) -> int:
     raise OSError(errno.EIO, "Input/output error")
 
 
-@pytest.mark.parametrize("is_closed", [False, True], ids=["", "a closed terminal"])
+@pytest.mark.parametrize("place", ["", "a closed terminal", "a process of --nproc"])
 def test_a_signal_ends_the_process_without_its_temporary_files(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    is_closed: bool,
+    place: str,
 ) -> None:
+    """What started a process of --nproc says it, and ends one because another failed, which nobody stopped."""
+
     class Ended(BaseException):
         pass
 
@@ -353,8 +355,10 @@ def test_a_signal_ends_the_process_without_its_temporary_files(
         raise Ended(status)
 
     monkeypatch.setattr(os, "_exit", end)
-    if is_closed:
+    if place == "a closed terminal":
         monkeypatch.setattr(os, "write", closed)
+    elif place:
+        monkeypatch.setenv("UNET_DDP_NPROC", "2")
     for _ in range(2):
         os.close(make_temporary(tmp_path / "forgotten"))
         remove_temporary(tmp_path / "forgotten")
@@ -377,7 +381,7 @@ def test_a_signal_ends_the_process_without_its_temporary_files(
                 finally:
                     assert not one.exists()
         assert signal.getsignal(signal.SIGTERM) == before[signal.SIGTERM]
-        said = "" if is_closed else "stopped; continue with --skip-existing\n" * 2
+        said = "" if place else "stopped; continue with --skip-existing\n" * 2
         assert capfd.readouterr().err == said
         assert names(tmp_path) == {"forgotten"}
     finally:

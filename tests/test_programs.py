@@ -208,6 +208,32 @@ def test_ctrl_c_in_the_first_seconds_has_no_traceback(
     assert (process.returncode, err) == (130, b"")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([PREDICT, "x.png", "--nproc", "2"], b"stopped; continue with --skip-existing\n"),
+        pytest.param(NPROC, b"", marks=thorough),
+    ],
+)
+def test_sigterm_of_a_launcher_whose_processes_import_is_its_status(
+    tmp_path: Path, argv: list[str], said: bytes
+) -> None:
+    """As kill or a cluster ends it: only the launcher gets the signal. One line, said once."""
+    process = subprocess.Popen(
+        [sys.executable, *argv], cwd=tmp_path, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"},
+    )  # fmt: skip
+    until = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < until:
+        if len(children(process.pid)) > 2 and child_imports(process.pid):  # and the tracker
+            break
+        time.sleep(0.001)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (143, said)
+
+
 @thorough
 def test_torchrun_restarts_resume_by_themselves(ranks: Ranks, finished: Finished) -> None:
     """A rank was killed once, in the second epoch: the restarted run has gone on to its end."""

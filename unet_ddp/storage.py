@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unet_ddp.runs.mirror import Mirror
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30})://")  # as RFC 3986 has it
-_PART = re.compile(r"(.+)#[^/#]*\.(?:window|warped|polygons)", re.DOTALL)
+_PART = re.compile(r"(.+)#[^/#]*\.(?:window|polygons)", re.DOTALL)
 
 
 class Storage(ABC):

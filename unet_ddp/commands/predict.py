@@ -102,5 +102,6 @@ def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int
                 complain(UserError(outcome.error))
             elif total <= FEW:
                 tqdm.write(one_line(line))
-            bar.update(min(job.world.size, total - bar.n))  # the others are about as far
+            done = 1 if outcome.is_shared else job.world.size  # the others are about as far
+            bar.update(min(done, total - bar.n))
     return failed, single_class, skipped, kept

@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from unet_ddp.data.pairs import Pairs
-from unet_ddp.errors import UserError, hides_bars
+from unet_ddp.errors import UserError, count_of, hides_bars
 
 # view 07 of car 0ee135a3cccc, frame f00930 of drive 0006R0, slice001 of folder vol1
 _NUMBERED = re.compile(r"^(.*[^_\-. /])[_\-. /]+[A-Za-z]*\d+$")
@@ -48,7 +48,7 @@ class Groups:
         self.starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
         self.keys = keys[self.starts]  # of the groups
         self.sizes = np.diff(self.starts, append=len(pairs))
-        self.how = f"{len(self.sizes)} groups {how}"
+        self.how = f"{count_of(len(self.sizes), 'group')} {how}"
 
     @property
     def largest(self) -> tuple[str, int]:

@@ -25,6 +25,8 @@ Size = tuple[int, int]
 """(height, width)"""
 Flags = NDArray[np.bool_]
 """(H, W), or another shape: True or False."""
+Sources = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]
+"""Of each pixel along a side: the two scores that it lies between, and the weight of the second."""
 Mask = NDArray[Any]
 """Class ids (H, W) uint8, or what else a mask's file has: numbers of objects, uint16 or int32."""
 
@@ -39,6 +41,14 @@ Colour = tuple[_Byte, _Byte, _Byte]
 def enlargement(small: Sequence[int], large: Sequence[int]) -> float:
     """Return by how much sides grow from a size (height, width) to another: the mean of both."""
     return math.sqrt(large[0] * large[1] / (small[0] * small[1]))
+
+
+def find_sources(pixels: range, large: int, small: int) -> Sources:
+    """Return the scores, of a side of `small` ones, between which pixels of a side of `large` ones lie."""
+    at = (np.array(pixels) + 0.5) * small / large - 0.5
+    first = np.floor(at).clip(0, small - 1).astype(np.intp)
+    weight = (at - first).clip(0, 1).astype(np.float32)
+    return first, (first + 1).clip(max=small - 1), weight
 
 
 def surround(mask: Mask, inside: tuple[int, int], size: Size, scale: float, value: int) -> Mask:

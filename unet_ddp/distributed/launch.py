@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from unet_ddp.distributed.elastic import end_silent_connections
 from unet_ddp.distributed.failures import explain_error
@@ -22,6 +22,9 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError, hide_secrets
 from unet_ddp.files import temporary_folder
 from unet_ddp.files.output import asks_for_json, emit, survive_lost_output, use_json, uses_json
+
+if TYPE_CHECKING:
+    from torch.multiprocessing import ProcessExitedException
 
 Config = TypeVar("Config")
 Parsed = TypeVar("Parsed")
@@ -181,8 +184,9 @@ def _spawn(run: Callable[[], NoReturn], nproc: int) -> int:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, number)
 
-    for number in SIGNALS:  # now: the mask is the children's, other threads here still hear them
-        if signal.getsignal(number) is not signal.SIG_IGN:
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in handlers:  # now: the mask is the children's, other threads here still hear them
+        if handlers[number] is not signal.SIG_IGN:
             signal.signal(number, pass_on)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     given = run, nproc, store.port, uses_json()
@@ -197,11 +201,26 @@ def _spawn(run: Callable[[], NoReturn], nproc: int) -> int:
         while not children.join():
             pass
     except mp.ProcessExitedException as failure:
-        if failure.signal_name is not None:
-            print_error(f"process {failure.error_index} was ended by {failure.signal_name}")
-            return FAULT
-        return failure.exit_code
+        if heard:
+            _end_program(handlers[signal.Signals(heard[0])], heard[0])
+        return _status_of(failure, heard)
     return 0
+
+
+def _end_program(handler: object, number: int) -> None:
+    """Have the program's own handler of a signal end it, if it has one: its processes say nothing."""
+    if callable(handler) and handler is not signal.default_int_handler:
+        handler(number, None)
+
+
+def _status_of(failure: ProcessExitedException, heard: Sequence[int]) -> int:
+    """Return the status after the first process failed, and signals were heard; print by which one it was ended."""
+    if failure.signal_name is None:
+        return failure.exit_code
+    if heard:  # in the imports, where nothing hears it
+        return 128 + heard[0]
+    print_error(f"process {failure.error_index} was ended by {failure.signal_name}")
+    return FAULT
 
 
 def _run_child(
@@ -223,6 +242,7 @@ def _run_child(
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE="True",  # the parent hosts the store
+        UNET_DDP_NPROC=str(nproc),
     )
     # Ctrl-C during the imports comes now; the terminal's and the parent's are two, so no exception.
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))

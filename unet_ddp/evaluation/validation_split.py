@@ -15,7 +15,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
-from unet_ddp.data.pairs import Pairs
+from unet_ddp.data.pairs import CLASSES_MARK, Pairs
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
@@ -66,9 +66,12 @@ def find_given(images: str, masks: str | None, content: Content, labels: Labels)
     ignore = labels.ignore if labels.void is None else labels.void
     how = replace(how, overlap=labels.may_overlap, ignore_index=ignore, validation=0)
     places = as_path(images), None if masks is None else as_path(masks)
-    pairs = find_pairs(*places, planes=how.overlap, names=labels.names or (), config=how)
-    if how.window is None:
+    find = partial(find_pairs, *places, planes=how.overlap, names=labels.names or ())
+    pairs = find(config=replace(how, window=None))
+    is_whole = pairs.scanned is not None or any(CLASSES_MARK in pair.mask.parts for pair in pairs)
+    if is_whole or how.window is None:
         return pairs
+    pairs = find(config=how)  # a scene may be too large to read whole
     return pairs.settle(Split(pairs[:0], pairs, ""), how).validation
 
 

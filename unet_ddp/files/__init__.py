@@ -283,7 +283,8 @@ def _handling(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> 
 
 def _remove_and_exit(number: int, frame: Any) -> None:
     with _lock:  # no other thread begins a file after this
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # one process of a host says it
+        # One process of a host says it; those of --nproc leave it to the one that started them.
+        if os.environ.get("LOCAL_RANK", "0") == "0" and "UNET_DDP_NPROC" not in os.environ:
             with suppress(OSError):  # a closed terminal
                 os.write(2, b"stopped; continue with --skip-existing\n")
         for path in [*_unfinished] * 2:  # a thread that opens one by its name makes it anew, once

@@ -74,8 +74,9 @@ class Outcome:
     line: str = ""
     error: str = ""
     single_class: str = ""  # the name of the class that all pixels have, if they do
-    is_skipped: bool = False  # True if its files already existed
+    is_skipped: bool = False  # its files already existed
     kept: int = 0  # files that already existed, and are the same
+    is_shared: bool = False  # all processes have predicted it
 
 
 def process_images(job: Job) -> Iterator[Outcome]:
@@ -92,9 +93,7 @@ def process_images(job: Job) -> Iterator[Outcome]:
         (files for files in share if files.index not in done),
         key=lambda files: job.existing.isdisjoint(files.written),
     )
-    threads = config.workers or 1
-    if config.workers is None and len(share) > 1:
-        threads = min(len(share), world.cores)
+    threads = config.workers or max(1, min(len(share), world.cores))
     if any(is_address(files.image) for files in share):
         remaining = _fetched_ahead([*remaining], threads)
     with one_core_each(threads) if len(share) > 1 else nullcontext():

@@ -10,7 +10,18 @@ import numpy as np
 from PIL import Image
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import Band, Flags, Ids, Mask, Shares, Size, allocate, enlargement
+from unet_ddp.data.masks import (
+    Band,
+    Flags,
+    Ids,
+    Mask,
+    Shares,
+    Size,
+    Sources,
+    allocate,
+    enlargement,
+    find_sources,
+)
 from unet_ddp.data.readers.base import Scene
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
@@ -153,13 +164,10 @@ class Prediction:
         return self.labels.to_image(self.mask)
 
 
-def upsample(
-    bands: Iterable[ScoreBand], input_size: tuple[int, int], size: tuple[int, int]
-) -> Iterator[ScoreBand]:
+def upsample(bands: Iterable[ScoreBand], input_size: Size, size: Size) -> Iterator[ScoreBand]:
     """Yield scores of `input_size` upsampled bilinearly to `size`, both (height, width).
 
-    As torch's interpolate with align_corners=False, but in bands: a row depends on two rows of
-    scores.
+    As torch's interpolate with align_corners=False, but in bands.
     """
     if input_size == size:
         yield from bands
@@ -168,26 +176,29 @@ def upsample(
     if isinstance(bands, Sequence) and len(bands) == 1 and height * width <= _SMALL:
         yield 0, _resize(bands[0][1], size)  # half the time of what follows
         return
-    last = input_size[0] - 1
-    at = (np.arange(height) + 0.5) * input_size[0] / height - 0.5
-    above = np.floor(at).clip(0, last).astype(np.intp)
-    below = (above + 1).clip(max=last)
-    weight = (at - above).clip(0, 1).astype(np.float32)[:, None]  # of the row below
-    at_once = max(1, AT_ONCE // width)
-    done, kept_top, kept = 0, 0, np.zeros((0, 0, 0), np.float32)
+    rows = find_sources(range(height), height, input_size[0])
+    for top, scores in upsample_rows(bands, rows, max(1, AT_ONCE // width)):
+        yield top, _resize(scores, (scores.shape[1], width))
+
+
+def upsample_rows(bands: Iterable[ScoreBand], rows: Sources, at_once: int) -> Iterator[ScoreBand]:
+    """Yield the scores (C, rows, width of the scores) of `rows`, some at once: each depends on two rows of scores."""
+    above, below, weight = rows
+    done, kept = 0, np.zeros((0, 0, 0), np.float32)
     for top, scores in bands:
         kept = scores if kept.size == 0 else np.concatenate([kept, scores], axis=1)
-        ready = int(np.searchsorted(below, top + scores.shape[1]))  # rows that need no later band
+        end = top + scores.shape[1]
+        start = end - kept.shape[1]
+        ready = int(np.searchsorted(below, end))  # rows that need no later band
         while done < ready:
-            rows = slice(done, min(ready, done + at_once))
-            upper = kept[:, above[rows] - kept_top]
-            lower = kept[:, below[rows] - kept_top]
-            blended = upper + (lower - upper) * weight[rows]  # (C, rows, width of the scores)
-            yield done, _resize(blended, (blended.shape[1], width))
-            done = rows.stop
-        if done < height:
-            first = int(above[done])
-            kept, kept_top = kept[:, first - kept_top :], first
+            part = slice(done, min(ready, done + at_once))
+            found = kept[:, above[part] - start]
+            if weight[part].any():
+                found += (kept[:, below[part] - start] - found) * weight[part, None]
+            yield done, found
+            done = part.stop
+        if done < len(above):
+            kept = kept[:, above[done] - start :]
 
 
 def _resize(scores: Scores, size: tuple[int, int]) -> Scores:

@@ -54,7 +54,7 @@ def test_masks_that_lie_on_their_images_are_trained_on(tmp_path: Path, mask: Any
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        ({"crs": "EPSG:32632"}, "ax.tif: its CRS is not that of .*imgs/ax.tif; use gdalwarp"),
+        ({"crs": "EPSG:32632"}, "ax.tif: its CRS is not that of .*imgs/ax.tif; use rio warp"),
         ({"crs": "EPSG:32632+5773"}, "ax.tif: its CRS is not that of .*imgs/ax.tif"),
         (
             {"transform": at(0.5, (CORNER[0], CORNER[1] + 2))},
@@ -81,7 +81,7 @@ def test_corners_are_compared_in_pixels_of_the_image() -> None:
     pair = Pair("a", Path("a.tif"), Path("m.tif"))
     scanned: Any = [(pair, file(a), file(b)) for a, b in ((None, 1), (1, None), (1, 2), (1, 1))]
     assert check_pairs(scanned) == [
-        "m.tif lies 10 pixels off its image a.tif on the map; use gdalwarp -te -ts"
+        "m.tif lies 10 pixels off its image a.tif on the map; use rio warp m.tif NEW.tif --like a.tif"
     ]
 
 

@@ -26,7 +26,7 @@ def small_is_large(columns: int = 128) -> Iterator[list[Path]]:
 
     def note(self: parts.Parts, key: parts.PartKey, ids: Any) -> None:
         write(self, key, ids)
-        written.append(self.path(*key))
+        written.append(self.path(key))
 
     with (
         mock.patch.object(process, "LARGE", 1),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from tests.prediction.models import make_predictor
-from unet_ddp.extras.scenes.blocks import BLOCK_BYTES, Between, SceneImage, count_blocks, enlarge
+from unet_ddp.data.masks import find_sources
+from unet_ddp.extras.scenes.blocks import BLOCK_BYTES, SceneImage, count_blocks, enlarge
 
 
 @pytest.mark.parametrize(
@@ -22,11 +25,12 @@ def test_a_rectangle_is_enlarged_as_torch_does(
     )
     for rows, columns in ((range(large[0]), range(large[1])), (range(7, 19), range(3, 30))):
         down, across = (
-            Between.of(pixels, *sizes)
+            find_sources(pixels, *sizes)
             for pixels, *sizes in zip((rows, columns), large, small, strict=True)
         )
-        top, left = int(down.first[0]), int(across.first[0])
-        stop, right = int(down.second[-1]) + 1, int(across.second[-1]) + 1
+        (top, stop), (left, right) = (
+            (int(first[0]), int(second[-1]) + 1) for first, second, _ in (down, across)
+        )
         assert (stop - top, right - left) <= (len(rows) + 1, len(columns) + 1)
         for step in (1, 5, small[0]):
             bands = [
@@ -44,7 +48,8 @@ def test_a_row_of_windows_of_a_block_has_a_size_that_does_not_grow_with_the_scen
         predictor = make_predictor(classes=classes)
         side, counts = predictor.tiling.window, list[int]()
         for width in (5_000, 20_000, 100_000):
-            scene = SceneImage(None, (width, width), (width, width))  # type: ignore[arg-type]
+            file: Any = None
+            scene = SceneImage(file, file, (width, width), (width, width))
             counts.append(count_blocks(predictor, scene))
             widest = max(3 * side, BLOCK_BYTES // (side * (9 + 8 * scores)))
             assert (counts[-1] - 1) * widest < width <= counts[-1] * widest

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 
 from tests.extras.scenes.small_scenes import (
     HEIGHT,
@@ -23,9 +26,11 @@ from tests.maps import rasterio, write_map
 from tests.prediction.models import noise, write_model, write_photo
 from tests.prediction.test_predict import run
 from tests.ranks import Ranks, warm_context
+from unet_ddp.commands.predict import print_outcomes
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.extras.scenes import parts, process
+from unet_ddp.prediction.pipeline import Outcome
 from unet_ddp.prediction.predictor import Predictor
 
 PARTS = 27  # nine rows of three blocks
@@ -205,6 +210,37 @@ def test_a_damaged_scene_is_counted_and_the_others_are_predicted(
         assert run(*argv[:1], *argv[2:]) == 2  # alone
     (error,) = capsys.readouterr().err.splitlines()
     assert error.startswith("error: bad.tif: ") and 0 < len(written) < PARTS
+
+
+def test_a_scene_whose_mask_has_too_long_a_name_is_counted_and_the_others_are_predicted(
+    scene: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = f"{'x' * 228}.tif"
+    shutil.copyfile("scene.tif", long)
+    with small_is_large() as written:
+        assert run(long, *scene, "-o", "masks") == 1
+        assert len(written) == PARTS and Path("masks/scene_mask.tif").exists()
+        (error, _) = capsys.readouterr().err.splitlines()
+        assert error.startswith(f"error: {long}: the name of masks/") and "too long" in error
+        assert run(long, *scene[1:], "-o", "masks") == 2  # alone
+
+
+def test_the_bar_of_several_scenes_counts_each_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All processes predict each scene; of other images each process has its share."""
+    steps = list[float | None]()
+
+    class Bar(tqdm):  # type: ignore[type-arg]
+        def update(self, n: float | None = 1) -> bool | None:
+            steps.append(n)
+            return super().update(n)
+
+    monkeypatch.setattr("unet_ddp.commands.predict.tqdm", Bar)
+    job: Any = SimpleNamespace(files=[0] * 6, world=SimpleNamespace(is_main=True, size=4))
+    outcomes = [Outcome("a", is_shared=True), Outcome("b", is_shared=True), Outcome("c")]
+    print_outcomes(job, outcomes)
+    assert steps == [1, 1, 4]
 
 
 def test_a_damaged_part_is_named(

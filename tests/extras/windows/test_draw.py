@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,18 @@ from unet_ddp.checks.check import prepare_data
 from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.dataset import PreparedData, Sample, SegmentationDataset
 from unet_ddp.data.pairs import Pair, Pairs
-from unet_ddp.extras.windows.draw import DrawnWindows, WindowDraw
+from unet_ddp.data.samplers import Draw
+from unet_ddp.extras.windows.draw import DrawnWindows, draw_window
 from unet_ddp.extras.windows.paths import Window, split_window
 
 SIZE = 64
 
 
-def drawn(pairs: Pairs, draw: WindowDraw, epoch: int) -> list[tuple[str, Window]]:
+def draw_of(pairs: Pairs, seed: int) -> Draw:
+    return partial(draw_window, size=SIZE, count=len(pairs), seed=seed, inner=None)
+
+
+def drawn(pairs: Pairs, draw: Draw, epoch: int) -> list[tuple[str, Window]]:
     """The windows of a pass, in the order of the grid's."""
     found = []
     for index in range(len(pairs)):
@@ -40,7 +46,7 @@ def windows(tmp_path: Path) -> DrawnWindows:
 def test_each_window_of_the_grid_is_drawn_once_in_a_pass_near_its_place(
     windows: DrawnWindows,
 ) -> None:
-    draw = WindowDraw(SIZE, len(windows), 1, None)
+    draw = draw_of(windows, 1)
     moves = []
     for index, (name, window) in enumerate(drawn(windows, draw, 0)):
         file, cell = split_window(windows[index].image)
@@ -52,17 +58,17 @@ def test_each_window_of_the_grid_is_drawn_once_in_a_pass_near_its_place(
 
 
 def test_draws_depend_on_seed_epoch_and_index_alone(windows: DrawnWindows) -> None:
-    draw = WindowDraw(SIZE, len(windows), 1, None)
+    draw = draw_of(windows, 1)
     assert drawn(windows, draw, 3) == drawn(windows, draw, 3)
     assert drawn(windows, draw, 3) != drawn(windows, draw, 4)
-    assert drawn(windows, draw, 3) != drawn(windows, WindowDraw(SIZE, len(windows), 2, None), 3)
+    assert drawn(windows, draw, 3) != drawn(windows, draw_of(windows, 2), 3)
 
 
 def count_draws(pairs: Iterable[Pair], size: tuple[int, int], epochs: int) -> np.ndarray:
     """How often each pixel of a scene (H, W) is drawn in some passes."""
     training = DrawnWindows(pairs, SIZE)
     training.share()
-    draw = WindowDraw(SIZE, len(training), 1, None)
+    draw = draw_of(training, 1)
     counts = np.zeros(size)
     for epoch in range(epochs):
         for _, window in drawn(training, draw, epoch):
@@ -119,6 +125,13 @@ def test_of_one_ground_resolution_a_crop_has_the_pixels_of_a_window(tmp_path: Pa
     """Scenes of 0.5 m at 1 m: half as many in each direction, and none is padding."""
     folder = write_scenes(tmp_path, (256, 256), (256, 256))
     assert prepare(folder, validation=0, ground_resolution=1.0).crop_size == (SIZE // 2, SIZE // 2)
+
+
+def test_a_crop_has_at_least_the_pixels_of_other_crops(tmp_path: Path) -> None:
+    """Of windows that are smaller at the network's scale, the rest is padding."""
+    folder = write_scenes(tmp_path, (256, 256), (256, 256))
+    data = prepare(folder, validation=0, scale=0.2)
+    assert data.crop_size == (16, 16)
 
 
 def test_a_window_drawn_by_class_has_it(tmp_path: Path) -> None:

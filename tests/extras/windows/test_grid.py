@@ -21,7 +21,7 @@ from unet_ddp.checks.check import check_dataset
 from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.matching import Report
 from unet_ddp.data.pairs import Pairs
-from unet_ddp.data.readers.read import Source, read_mask
+from unet_ddp.data.readers.read import read_mask
 from unet_ddp.extras.windows.paths import Window, split_window
 
 
@@ -77,95 +77,56 @@ def test_no_data_of_a_flag_counts_too(tmp_path: Path) -> None:
     assert len(find_windows(tmp_path, window=64, nodata=7.0)[0]) == 4
 
 
-def test_a_mask_of_another_resolution_and_extent_is_brought_to_its_scene(tmp_path: Path) -> None:
-    """Pixels of 1 m over 0.5 m, from 20 m further on: each is the mask's at its centre."""
-    image, _ = draw_scene(0, 256, 256)
-    write_map(tmp_path / "imgs" / "a.tif", image, at(0.5), **TILED)
-    _, mask = draw_scene(5, 150, 130)
-    corner = CORNER[0] + 20, CORNER[1] - 20  # row and column 40 of the scene
-    write_map(tmp_path / "masks" / "a.tif", mask, at(1.0, corner), **TILED)
-    found, report = find_windows(tmp_path, window=64, validation=0)
-    counts = covered(found, 256, 256)
-    assert (counts[64:, 64:] == 1).all() and counts.sum() == 192 * 192  # it begins at 40
-    whole = np.kron(mask, np.ones((2, 2), np.uint8))
-    for pair in found:
-        window = split_window(pair.image)[1]
-        rows, columns = (slice(s.start - 40, s.stop - 40) for s in (window.rows, window.columns))
-        np.testing.assert_array_equal(read_mask(pair.mask), whole[rows, columns])
-    assert "windows: 9 of 64x64 pixels in 1 scene; 7 beyond their mask left out" in report.notes
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "int32"])
-@pytest.mark.parametrize("nodata", [None, 0, 1])
-def test_where_a_mask_ends_does_not_depend_on_its_type_or_value_of_no_data(
-    tmp_path: Path, dtype: str, nodata: int | None
-) -> None:
-    """The left half of the scene has a mask; its values of no data are values."""
-    image, mask = draw_scene(0, 128, 256)
-    write_map(tmp_path / "imgs" / "a.tif", image, at(0.5), **TILED)
-    half = mask[:, :128].astype(dtype)
-    write_map(tmp_path / "masks" / "a.tif", half, at(0.5), **TILED, nodata=nodata)
-    found, report = find_windows(tmp_path, window=64, validation=0)
-    assert not report.problems and [window.left for window in windows_of(found)] == [0, 64] * 2
-    for pair in found:
-        window = split_window(pair.image)[1]
-        np.testing.assert_array_equal(read_mask(pair.mask), mask[window.rows, window.columns])
-
-
-def test_a_mask_with_alpha_on_another_grid_is_read(tmp_path: Path) -> None:
-    image, mask = draw_scene(0, 128, 128)
-    write_map(tmp_path / "imgs" / "a.tif", image, at(0.5), **TILED)
-    grey = np.stack([mask[::2, ::2], np.full((64, 64), 255, np.uint8)], axis=-1)
-    write_map(tmp_path / "masks" / "a.tif", grey, at(1.0), **TILED, alpha="YES")
-    found, report = find_windows(tmp_path, window=64, validation=0)
-    assert not report.problems and len(found) == 4
-
-
-def test_a_mask_in_another_crs_is_warped_as_gdal_warps_it(tmp_path: Path) -> None:
+def test_a_mask_on_another_grid_is_refused_with_the_command_that_warps_it(tmp_path: Path) -> None:
+    """In degrees, of other pixels and larger; by the command, each pixel takes the nearest value, as GDAL has it."""
+    from click.testing import CliRunner
     from rasterio import Affine, band
     from rasterio import open as open_raster
+    from rasterio.rio.main import main_group
     from rasterio.warp import reproject, transform
 
-    image, mask = draw_scene(0, 256, 256)
+    image, _ = draw_scene(0, 256, 256)
     path = write_map(tmp_path / "imgs" / "a.tif", image, at(0.5), **TILED)
     (west,), (north,) = transform("EPSG:32633", "OGC:CRS84", [CORNER[0]], [CORNER[1]])
-    grid = Affine(5e-6, 0, west - 2e-4, 0, -4e-6, north + 2e-4)  # degrees; larger than the scene
+    grid = Affine(5e-6, 0, west - 2e-4, 0, -4e-6, north + 2e-4)
     _, mask = draw_scene(5, 600, 700)
     labels = write_map(tmp_path / "masks" / "a.tif", mask, grid, **{**TILED, "crs": "OGC:CRS84"})
-    found, report = find_windows(tmp_path, window=64, validation=0)
-    assert not report.problems and (covered(found, 256, 256) == 1).all()
+    _, report = find_windows(tmp_path, window=64, validation=0)
+    (problem,) = report.problems
+    fault, _, command = problem.partition("; use ")
+    assert fault == f"{labels} is 700x600, its image {path} 256x256"
+    assert command == f"rio warp {labels} NEW.tif --like {path}"
     wanted = np.zeros((256, 256), np.uint8)
     with open_raster(labels) as source, open_raster(path) as target:
         reproject(band(source, 1), wanted, dst_transform=target.transform, dst_crs=target.crs)
-    warped = np.zeros_like(wanted)
-    for pair in found:
-        window = split_window(pair.image)[1]
-        warped[window.rows, window.columns] = read_mask(pair.mask)
-        with Source(pair.mask) as source:
-            assert source.header.size == window[2:]
-    assert (
-        warped != wanted
-    ).mean() < 0.002 and 0.2 < warped.mean() < 0.8  # GDAL's own transformer is approximate
-    data, report = check(tmp_path, window=64, validation=0)
+    warped = tmp_path / "warped" / "a.tif"
+    warped.parent.mkdir()
+    _, *words = command.replace("NEW.tif", str(warped)).split()
+    done = CliRunner().invoke(main_group, words)
+    assert done.exit_code == 0, done.output
+    settings = {"masks": str(warped.parent), "window": 64, "validation": 0}
+    data, report = check(tmp_path, **settings)
     assert not report.problems and data.labels.values == (0, 1)
+    found = np.zeros_like(wanted)
+    for pair in data.table.pairs:
+        window = split_window(pair.image)[1]
+        found[window.rows, window.columns] = read_mask(pair.mask)
+    assert (found != wanted).mean() < 0.002 and 0.2 < found.mean() < 0.8
 
 
-def test_masks_that_do_not_fit_are_one_line_with_both_sizes(tmp_path: Path) -> None:
+def test_masks_that_do_not_fit_are_one_line_with_both_sizes_or_how_far(tmp_path: Path) -> None:
     folder = write_scenes(tmp_path, (128, 128), (128, 128))
-    _, mask = draw_scene(0, 100, 128)
-    Image.fromarray(mask).save(folder / "masks" / "a.png")
+    _, mask = draw_scene(0, 128, 128)
+    Image.fromarray(mask[:100]).save(folder / "masks" / "a.png")
     (folder / "masks" / "a.tif").unlink()
     far = at(0.5, (CORNER[0] + 5000, CORNER[1]))
     write_map(folder / "masks" / "b.tif", mask, far, **TILED)
     _, report = find_windows(folder, window=64)
-    (size, place) = report.problems
-    assert size.startswith(
-        f"{folder}/masks/a.png is 128x100, its image {folder}/imgs/a.tif 128x128; give a mask of its size"
-    )
-    assert (
-        place
-        == f"{folder}/masks/b.tif: covers no window of its image {folder}/imgs/b.tif on the map"
-    )
+    image, other = f"{folder}/imgs/b.tif", f"{folder}/masks/b.tif"
+    assert report.problems == [
+        f"{folder}/masks/a.png is 128x100, its image {folder}/imgs/a.tif 128x128; give a mask of its size",
+        f"{other} lies 1e+04 pixels off its image {image} on the map; use rio warp {other} NEW.tif --like {image}",
+    ]
 
 
 def test_a_scene_that_can_not_be_read_is_named_or_skipped(tmp_path: Path) -> None:

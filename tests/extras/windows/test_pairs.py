@@ -109,6 +109,25 @@ def test_scenes_are_on_one_side_each(tmp_path: Path) -> None:
     assert any("4 groups of windows" in line for line in report.notes)
 
 
+def test_one_group_is_said_as_one(tmp_path: Path) -> None:
+    folder = write_scenes(tmp_path, (128, 128))
+    data, _ = check(folder, window=64, validation=0)
+    assert data.split.how.startswith("1 group of windows")
+
+
+def test_paths_are_kept_once_for_a_scene(tmp_path: Path) -> None:
+    """That of a mask of polygons has the names of all classes; a reading process gets no copy for each window."""
+    folder = write_scenes(tmp_path, (320, 320))
+    found, _ = find_windows(folder, window=32, validation=0)
+    long = folder / ("x" * 200) / "b.tif"
+    pairs = WindowPairs(replace(pair, mask=split_window(pair.mask)[1].of(long)) for pair in found)
+    pairs.share()
+    assert pairs._rows.nbytes <= 72 * len(pairs) and pairs._scenes == [
+        (folder / "imgs" / "a.tif", long)
+    ]
+    assert [pairs.to_read(k).mask for k in range(100)] == [pair.mask for pair in pairs]
+
+
 def test_the_group_of_a_window_is_its_scenes(tmp_path: Path) -> None:
     folder = write_scenes(tmp_path, *[(64, 64)] * 4)
     data, report = check(folder, window=64, validation=50, group_pattern="([ab])|([cd])")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.extras.windows.scenes import TILED, draw_scene
+from tests.extras.windows.scenes import TILED, check, draw_scene
 from tests.maps import write_map
 from tests.object_store import MemoryBucket
 from unet_ddp.data.readers import pillow
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source, read_mask
 from unet_ddp.errors import UserError
+from unet_ddp.extras.geo.windows import MapWindows
 from unet_ddp.extras.windows.paths import Window
 from unet_ddp.extras.windows.reader import open_scene
 from unet_ddp.files import as_path, cache_folder
@@ -235,3 +237,65 @@ def test_a_scene_stays_open_in_one_thread(tmp_path: Path) -> None:
     thread.start()
     thread.join()
     assert other[0] is not open_scene(path)
+
+
+@pytest.mark.parametrize("kind", ["png", "tif tiled", "palette"])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_a_part_is_converted_to_other_channels_as_the_whole_is(
+    tmp_path: Path, kind: str, channels: int
+) -> None:
+    """Also a PNG with alpha, which is decoded once for all of them."""
+    path, _ = image_of(kind, tmp_path) if kind != "palette" else (tmp_path / "a.png", None)
+    if kind == "palette":
+        Image.open(image_of("png", tmp_path)[0]).quantize(17).save(path)
+    elif kind == "png":
+        image = Image.open(path)
+        image.putalpha(Image.fromarray(draw_scene(4, 128, 160)[0][..., 0]))
+        image.save(path)
+    with Source(path) as source, Source(PART.of(path)) as part:
+        whole, _ = source.image(ImageFormat(channels))
+        pixels, _ = part.image(ImageFormat(channels))
+    np.testing.assert_array_equal(pixels, whole[PART.rows, PART.columns])
+
+
+def test_a_png_with_alpha_is_decoded_once_for_the_look_for_data_and_for_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, mask = draw_scene(1, 128, 128)
+    for kind, pixels in (("imgs", np.dstack([image, 255 * mask])), ("masks", mask)):
+        (tmp_path / kind).mkdir()
+        Image.fromarray(pixels).save(tmp_path / kind / "a.png")
+    decoded = []
+    read = pillow.PillowFile.read
+    monkeypatch.setattr(
+        pillow.PillowFile, "read", lambda self, wanted: decoded.append(1) or read(self, wanted)
+    )
+    data, report = check(tmp_path, window=64, validation=0, channels=3)
+    assert not report.problems and len(data.table.pairs) == 4 and len(decoded) == 1
+
+
+def test_a_tiff_whose_name_is_not_utf_8_is_read_by_windows(tmp_path: Path) -> None:
+    path, form = image_of("tif tiled", tmp_path)
+    odd = tmp_path / os.fsdecode(b"caf\xe9.tif")
+    path.rename(odd)
+    for _ in range(2):
+        with Source(PART.of(odd)) as part:
+            pixels, _ = part.image(form)
+        np.testing.assert_array_equal(pixels, draw_scene(1, 128, 160)[0][PART.rows, PART.columns])
+    assert isinstance(open_scene(odd), MapWindows)  # not a decoded copy
+
+
+def test_all_objects_together_keep_few_bytes(tmp_path: Path, memory_store: MemoryBucket) -> None:
+    """Each scene stays open, so what is kept for one would be kept for hundreds."""
+    import obstore
+
+    from unet_ddp.extras.cloud import ranges
+
+    local, form = image_of("tif tiled", tmp_path)
+    for k in range(3):
+        obstore.put(memory_store.store, f"set/{k}.tif", local)
+        with Source(PART.of(as_path(f"s3://bucket/set/{k}.tif"))) as part:
+            part.image(form)
+    kept = ranges._read_block.cache_info()
+    assert kept.currsize >= 3 and kept.maxsize is not None
+    assert kept.maxsize * ranges._BLOCK <= 1 << 24

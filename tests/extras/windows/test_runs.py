@@ -87,6 +87,15 @@ def test_a_run_is_evaluated_reported_and_checked_by_its_windows(
     assert scores["images"] == 46
     assert sum(each["pixels"] for each in scores["classes"]) == 192 * 160 + 128 * 128
     assert found != scores["classes"]
+    assert run("pack", tmp_path, *data_flags(scenes), "--output", "pack")[0] == 0  # of whole images
+    argv = ["--model", str(checkpoints / "best.pt"), "--images", "pack", "--output", "packed"]
+    status, out, err = run("evaluate", tmp_path, *argv)
+    assert status == 0, err
+    packed = json.loads((tmp_path / "packed" / "scores.json").read_text())
+    assert packed["images"] == 2
+    for one, other in zip(packed["classes"], scores["classes"], strict=True):
+        assert one["pixels"] == other["pixels"]
+        assert one["dice"] == pytest.approx(other["dice"], abs=1e-3)
     status, out, _ = run("doctor", tmp_path, *data_flags(scenes), *WINDOWS)
     assert status == 0 and "46 .tif" in out
 

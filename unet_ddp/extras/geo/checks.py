@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from unet_ddp.checks.metadata import ScannedPair
     from unet_ddp.checks.table import Table
     from unet_ddp.config import DataConfig
+    from unet_ddp.data.masks import Size
+    from unet_ddp.data.pairs import Pair
 
 _PIXEL_SCALE = 33550  # tag of a GeoTIFF
 _CORNERS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])  # columns and rows, in sizes of an image
@@ -77,21 +80,31 @@ def check_pairs(scanned: Sequence[ScannedPair]) -> list[str]:
     """Return a line for each mask that is elsewhere on the map than its image."""
     lines = []
     for pair, image, mask in scanned:
-        if image.place is None or mask.place is None:
-            continue
-        place, mask_place = Place(*image.place), Place(*mask.place)
-        corners = place.to_map(_CORNERS * image.header.size[::-1])
-        mask_corners = mask_place.to_map(_CORNERS * mask.header.size[::-1])
-        side = np.hypot(*(corners[1] - corners[0])) / image.header.width  # of a pixel
-        far = float(np.abs(mask_corners - corners).max() / side)
-        if _differ(place.crs, mask_place.crs):
-            lines.append(f"{pair.mask}: its CRS is not that of {pair.image}; use gdalwarp -t_srs")
-        elif far > _FAR:
-            lines.append(
-                f"{pair.mask} lies {far:.3g} pixels off its image {pair.image} on the map; use "
-                "gdalwarp -te -ts"
-            )
-    return lines
+        if image.place is not None and mask.place is not None:
+            places = Place(*image.place), Place(*mask.place)
+            lines.append(compare_places(pair, *places, image.header.size, mask.header.size))
+    return [*filter(None, lines)]
+
+
+def compare_places(pair: Pair, place: Place, mask_place: Place, size: Size, mask_size: Size) -> str:
+    """Return why a mask of a size (height, width) is elsewhere on the map than its image; nothing if it is not."""
+    corners = place.to_map(_CORNERS * size[::-1])
+    mask_corners = mask_place.to_map(_CORNERS * mask_size[::-1])
+    side = np.hypot(*(corners[1] - corners[0])) / size[1]  # of a pixel
+    far = float(np.abs(mask_corners - corners).max() / side)
+    if _differ(place.crs, mask_place.crs):
+        fault = f"{pair.mask}: its CRS is not that of {pair.image}"
+    elif far > _FAR:
+        fault = f"{pair.mask} lies {far:.3g} pixels off its image {pair.image} on the map"
+    else:
+        return ""
+    return f"{fault}; {how_to_warp(pair)}"
+
+
+def how_to_warp(pair: Pair) -> str:
+    """Return how to make a mask on the grid of its image."""
+    words = "rio", "warp", str(pair.mask), "NEW.tif", "--like", str(pair.image)
+    return f"use {shlex.join(words)}"
 
 
 def _differ(one: str, other: str) -> bool:

@@ -100,7 +100,8 @@ def gdal(path: Path) -> Iterator[None]:
 def open_map(path: Path, *, mode: str = "r", page: int = 0, opener: Any = None) -> Any:
     """Return rasterio's dataset of a file, to read parts of it, or to update it (mode r+).
 
-    With `page`, from 1, it is that of one of the file's directories. `opener` opens an object in storage.
+    With `page`, from 1, it is that of one of the file's directories. `opener` opens an object in storage, or a
+    file whose name is not UTF-8.
 
     One thread uses it at a time.
     """
@@ -108,7 +109,8 @@ def open_map(path: Path, *, mode: str = "r", page: int = 0, opener: Any = None) 
         import rasterio
 
         if opener is not None:
-            name = path.name  # of its address rasterio would look for keys
+            # Of an address rasterio would look for keys; and GDAL takes UTF-8.
+            name = os.fsencode(path.name).decode(errors="replace")
             dataset = rasterio.open(name, mode, driver="GTiff", opener=opener)
         else:
             name = f"GTIFF_DIR:{page}:" if page else ""

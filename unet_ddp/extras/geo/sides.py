@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from unet_ddp.checks.metadata import ScannedPair
     from unet_ddp.data.splits import Split
 
-Placed = Mapping[Path, tuple[Place | None, Size]]
-"""Images with their places and sizes (height, width)."""
+Placed = tuple[Path, Place, Size]
+"""An image with its place and size (height, width)."""
 
 _CORNERS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])  # columns and rows, in sizes of an image
 _MOST = 10**8  # pairs of images to compare
@@ -27,29 +27,27 @@ _APART = 1e-6  # of an image's side: less is rounding
 
 def check_sides(scanned: Sequence[ScannedPair], split: Split) -> list[str]:
     """Return a warning if scanned maps on two sides of a split lie next to each other."""
-    known = {}
-    for pair, image, _ in scanned:
-        if image.place is not None:
-            known[pair.name] = pair.image, (Place(*image.place), image.header.size)
-    sides = [
-        dict(known[name] for name in side.names() if name in known)
-        for side in (split.training, split.validation)
-    ]
-    return find_neighbours(sides[0], sides[1])
+    known = {
+        pair.name: (pair.image, Place(*image.place), image.header.size)
+        for pair, image, _ in scanned
+        if image.place is not None
+    }
+    sides = (split.training.names(), split.validation.names())
+    return find_neighbours(*([known[name] for name in side if name in known] for side in sides))
 
 
-def find_neighbours(training: Placed, validation: Placed) -> list[str]:
+def find_neighbours(training: Sequence[Placed], validation: Sequence[Placed]) -> list[str]:
     """Return a warning if any image overlaps or touches another one of the other side, in the same CRS."""
-    paths, boxes = _find_boxes(training)
-    others, other_boxes = _find_boxes(validation)
-    if not paths or len(paths) * len(others) > _MOST:
+    if not 0 < len(training) * len(validation) <= _MOST:
         return []
+    systems = list({place.crs for _, place, _ in (*training, *validation)})
+    low, high = _find_boxes(training, systems)
     near = []
-    for (path, crs), box in zip(others, other_boxes, strict=True):
-        slack = (box[2:] - box[:2]) * _APART
-        touches = (boxes[:, :2] <= box[2:] + slack) & (box[:2] - slack <= boxes[:, 2:])
-        found = [paths[row] for row in np.flatnonzero(touches.all(axis=1)).tolist()]
-        near += [(path, other) for other, its_crs in found if other != path and its_crs == crs][:1]
+    for (path, *_), first, last in zip(validation, *_find_boxes(validation, systems), strict=True):
+        slack = (last - first) * _APART
+        touches = (low <= last + slack).all(axis=1) & (first - slack <= high).all(axis=1)
+        others = (training[row][0] for row in np.flatnonzero(touches).tolist())
+        near += [(path, other) for other in others if other != path][:1]
     if not near:
         return []
     one, other = near[0]
@@ -59,12 +57,11 @@ def find_neighbours(training: Placed, validation: Placed) -> list[str]:
     ]
 
 
-def _find_boxes(side: Placed) -> tuple[list[tuple[Path, str]], NDArray[np.float64]]:
-    """Return the images with a place and their CRS, and the least and largest x and y of each (N, 4)."""
-    paths, boxes = [], []
-    for path, (place, size) in side.items():
-        if place is not None:
-            points = place.to_map(_CORNERS * size[::-1])
-            paths.append((path, place.crs))
-            boxes.append((*points.min(axis=0), *points.max(axis=0)))
-    return paths, np.array(boxes, np.float64).reshape(-1, 4)
+def _find_boxes(side: Sequence[Placed], systems: list[str]) -> tuple[NDArray[np.float64], ...]:
+    """Return the least and the largest x and y of each image, after the number of its CRS, (N, 3)."""
+    corners = [
+        [(systems.index(place.crs), *point) for point in place.to_map(_CORNERS * size[::-1])]
+        for _, place, size in side
+    ]
+    boxes = np.array(corners, np.float64)  # (N, 4, 3)
+    return boxes.min(axis=1), boxes.max(axis=1)

@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unet_ddp.data.masks import Ids, Size
-from unet_ddp.data.readers.base import Pixels, Rows
+from unet_ddp.data.masks import Ids, Size, Sources, find_sources
+from unet_ddp.data.readers.base import Pixels
 from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.extras.geo.reader import MapFile, MapRows
 from unet_ddp.heads import Scores
 from unet_ddp.prediction.pipeline import in_threads
-from unet_ddp.prediction.prediction import AT_ONCE, ScoreBand
+from unet_ddp.prediction.prediction import AT_ONCE, ScoreBand, upsample_rows
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import STREAMED, ReadRows, ScaledReader
 from unet_ddp.prediction.tiling import Window, blend
@@ -33,13 +32,14 @@ _WINDOWS = 8  # seen at once on a GPU
 class SceneImage:
     """An open scene that is read in windows."""
 
-    rows: Rows
+    file: MapFile
+    rows: MapRows
     size: Size  # (height, width)
     input_size: Size  # at the network's scale
 
     def reader_of(self, columns: range) -> ReadRows:
         """Return what reads rows of some columns of the scaled scene; see `ScaledReader`."""
-        if self.size == self.input_size and isinstance(self.rows, MapRows):
+        if self.size == self.input_size:
             size = self.size[0], len(columns)
             return ScaledReader(partial(self.rows.read, columns=columns), size, size).read
         whole = ScaledReader(self.rows.read, self.size, self.input_size).read
@@ -50,14 +50,14 @@ def open_scene(predictor: Predictor, source: Source) -> SceneImage | None:
     """Return the scene in a file as the network takes it; None if it can't be read in windows."""
     wanted, scale = predictor.format, predictor.preprocessing.scale
     with source.reading() as opened:
-        if not isinstance(opened, MapFile):
+        if not isinstance(opened, MapFile) or opened.layout.pixels < STREAMED:
             return None
         scale, wanted = opened.find_scale(wanted, scale), opened.find_format(wanted)
-    rows = source.rows(wanted, at_least=STREAMED)
-    if rows is None:
-        return None
-    size = rows.height, rows.width
-    return SceneImage(rows, size, scaled_size(*size, scale))
+        rows = opened.rows(wanted, STREAMED)
+        if rows is None:
+            return None
+        size = rows.height, rows.width
+        return SceneImage(opened, rows, size, scaled_size(*size, scale))
 
 
 def count_blocks(predictor: Predictor, scene: SceneImage) -> int:
@@ -78,14 +78,9 @@ def predict_part(
     Raises:
         UserError: the scene can't be read.
     """
-    down, across = (
-        Between.of(pixels, large, small)
-        for pixels, large, small in zip((rows, columns), scene.size, scene.input_size, strict=True)
-    )
-    tall, wide = (
-        [window for window in predictor.tiling.along(side) if each.reaches(window)]
-        for side, each in zip(scene.input_size, (down, across), strict=True)
-    )
+    down, across = map(find_sources, (rows, columns), scene.size, scene.input_size)
+    heights, widths = map(predictor.tiling.along, scene.input_size)
+    tall, wide = _reach(heights, down), _reach(widths, across)
     left, right = wide[0].start, wide[-1].end
     wide = [Window(each.start - left, each.end - left, each.weight) for each in wide]
     predict: Callable[[list[Pixels]], Iterable[Scores]] = predictor.scores
@@ -103,58 +98,19 @@ def predict_part(
         yield predictor.head.find_ids(scores, predictor.threshold)
 
 
-@dataclass(frozen=True)
-class Between:
-    """Pixels along a side, each between two scores."""
-
-    first: NDArray[np.intp]
-    second: NDArray[np.intp]
-    weight: NDArray[np.float32]  # of the second
-
-    @classmethod
-    def of(cls, pixels: range, large: int, small: int) -> Between:
-        """Return pixels of a side of `large` ones that has `small` scores; as torch's align_corners=False."""
-        at = (np.arange(pixels.start, pixels.stop) + 0.5) * small / large - 0.5
-        first = np.floor(at).clip(0, small - 1).astype(np.intp)
-        weight = (at - first).clip(0, 1).astype(np.float32)
-        second = np.where(weight > 0, first + 1, first).clip(max=small - 1)
-        return cls(first, second, weight)
-
-    def reaches(self, window: Window) -> bool:
-        """Return whether pixels depend on a window."""
-        return window.end > int(self.first[0]) and window.start <= int(self.second[-1])
-
-    def take(self, scores: Scores, axis: int, start: int, pixels: slice = slice(None)) -> Scores:
-        """Return the scores (C, rows, columns) of some pixels; along the axis, `scores` begin at `start`."""
-        first, second = self.first[pixels] - start, self.second[pixels] - start
-        if not self.weight[pixels].any():  # at scale 1
-            found: Scores = scores.take(first, axis)
-            return found
-        weight = self.weight[pixels].reshape((-1, 1)[: 3 - axis])
-        one = scores.take(first, axis)
-        return one + (scores.take(second, axis) - one) * weight
+def _reach(windows: Iterable[Window], pixels: Sources) -> list[Window]:
+    """Return the windows on which pixels depend."""
+    first, second, _ = pixels
+    return [each for each in windows if each.end > first[0] and each.start <= second[-1]]
 
 
 def enlarge(
-    bands: Iterable[ScoreBand], down: Between, across: Between, left: int
+    bands: Iterable[ScoreBand], down: Sources, across: Sources, left: int
 ) -> Iterator[Scores]:
-    """Yield the scores of pixels in bands, of bands of scores whose first column is `left`."""
-    done, start = 0, 0
-    kept = np.zeros((0, 0, 0), np.float32)
-    for top, band in bands:
-        step = max(1, AT_ONCE // band.shape[2])
-        for begin in range(0, band.shape[1], step):
-            piece = band[:, begin : begin + step]
-            if not kept.size:
-                start, kept = top + begin, piece
-            else:
-                kept = np.concatenate([kept, piece], axis=1)
-            ready = int(np.searchsorted(down.second, start + kept.shape[1]))
-            if ready > done:
-                scores = down.take(kept, 1, start, slice(done, ready))
-                yield across.take(scores, 2, left)
-                done = ready
-            if done == len(down.second):
-                return
-            first = max(start, int(down.first[done]))
-            kept, start = kept[:, first - start :], first
+    """Yield the scores of a rectangle in bands, of bands of scores whose first column is `left`; see `upsample`."""
+    first, second, weight = across
+    for _, scores in upsample_rows(bands, down, max(1, AT_ONCE // len(first))):
+        found = scores.take(first - left, 2)
+        if weight.any():
+            found += (scores.take(second - left, 2) - found) * weight
+        yield found

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from glob import escape
-from itertools import pairwise
+from itertools import pairwise, product, starmap
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unet_ddp.data.masks import IGNORE_ID, Ids, Size
 from unet_ddp.errors import UserError
@@ -69,15 +65,14 @@ class Parts:
     @property
     def keys(self) -> list[PartKey]:
         """All parts, block by block from the top."""
-        rows = range(len(self.rows))
-        return [PartKey(block, row) for block in range(self.blocks) for row in rows]
+        return [*starmap(PartKey, product(range(self.blocks), range(len(self.rows))))]
 
-    def path(self, block: int, row: int) -> Path:
+    def path(self, key: PartKey) -> Path:
         """Return the file of a part."""
-        return self.folder / f"{block:03d}-{row:06d}.npz"
+        return self.folder / f"{key.block:03d}-{key.row:06d}.npz"
 
     def write(self, key: PartKey, ids: Ids) -> None:
-        """Write a part, whole or not at all.
+        """Write the class ids (rows, columns) of a part, whole or not at all.
 
         Raises:
             PartError: it can't be written.
@@ -85,37 +80,30 @@ class Parts:
         try:
             with (
                 write_errors(self.mask, ADVICE),
-                replacing(self.path(*key), durable=True) as temporary,
+                replacing(self.path(key), durable=True) as temporary,
                 temporary.open("wb") as file,
             ):
-                counts = np.bincount(ids.ravel(), minlength=IGNORE_ID + 1)
-                np.savez_compressed(file, ids=ids, counts=counts)
+                np.savez_compressed(file, ids=ids)
         except UserError as error:
             raise PartError(error) from None
 
-    def read(self, name: str, block: int, row: int) -> NDArray[Any]:
-        """Return `ids` (rows, columns) of a part, or its `counts` of each of 256 ids.
+    def read(self, key: PartKey) -> Ids:
+        """Return the class ids of a part.
 
         Raises:
             PartError: it can't be read.
         """
-        path = self.path(block, row)
+        path = self.path(key)
         try:
             with np.load(path) as arrays:
-                found: NDArray[Any] = arrays[name]
-                return found
+                ids: Ids = arrays["ids"]
+                return ids
+        except FileNotFoundError:
+            raise PartError(
+                f"{path}: not on this host; use an --output in a folder that all hosts share"
+            ) from None
         except Exception as error:  # of a damaged archive, of many kinds
-            if not path.exists():
-                raise PartError(
-                    f"{path}: not on this host; use an --output in a folder that all hosts share"
-                ) from None
             raise PartError(f"{path}: corrupt ({error}); delete the file and try again") from None
-
-    def count(self) -> NDArray[np.int64]:
-        """Return how many pixels have each of 256 ids."""
-        counts = [self.read("counts", *key) for key in self.keys]
-        total: NDArray[np.int64] = np.sum(counts, axis=0)
-        return total
 
     def remove(self) -> None:
         """Remove all parts."""
@@ -123,8 +111,7 @@ class Parts:
 
 
 def _divide(length: int, count: int) -> list[range]:
-    edges = [length * k // count for k in range(count + 1)]
-    return [range(*each) for each in pairwise(edges)]
+    return [*starmap(range, pairwise(length * k // count for k in range(count + 1)))]
 
 
 class MergedMask:
@@ -134,31 +121,26 @@ class MergedMask:
 
     def __init__(self, parts: Parts) -> None:
         self.parts, self.shape = parts, parts.size
-        self._kept: tuple[int, Ids] = -1, np.zeros((0, 0), np.uint8)
+        self.counts = np.zeros((len(parts.rows), IGNORE_ID + 1), np.int64)
+        """Pixels of each id in each row of parts that was read."""
+        self._row = lru_cache(1)(self._read_row)
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: slice) -> Ids:
         first, last, _ = rows.indices(len(self))
-        pieces = []
-        for number, own in enumerate(self.parts.rows):
-            if own.start < last and first < own.stop:
-                begin, end = max(first, own.start) - own.start, min(last, own.stop) - own.start
-                pieces.append(self._row(number)[begin:end])
-        return np.concatenate(pieces)
+        return np.concatenate(
+            [
+                self._row(number)[max(0, first - own.start) : last - own.start]
+                for number, own in enumerate(self.parts.rows)
+                if own.start < last and first < own.stop
+            ]
+        )
 
-    def _row(self, number: int) -> Ids:
-        if self._kept[0] != number:
-            blocks = range(self.parts.blocks)
-            found = [self.parts.read("ids", block, number) for block in blocks]
-            self._kept = number, np.concatenate(found, axis=1)
-        return self._kept[1]
-
-
-def name_job(*facts: object, models: Sequence[Path]) -> str:
-    """Return a digest of what a mask depends on: the files of its networks, and other facts."""
-    digest = hashlib.sha256(json.dumps(facts, default=str).encode("utf-8", "surrogatepass"))
-    for path in models:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+    def _read_row(self, number: int) -> Ids:
+        """Return the class ids of a row of parts."""
+        found = [self.parts.read(PartKey(block, number)) for block in range(self.parts.blocks)]
+        counts = (np.bincount(ids.ravel(), minlength=IGNORE_ID + 1) for ids in found)
+        self.counts[number] = sum(counts)
+        return np.concatenate(found, axis=1)

@@ -2,49 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise, product
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from unet_ddp.checks.metadata import ImageMetadata, MaskMetadata, ScannedPair
 from unet_ddp.config import DataConfig
 from unet_ddp.data.groups import find_groups
-from unet_ddp.data.masks import Size
 from unet_ddp.data.matching import Report
-from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, find_stamp
+from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs
 from unet_ddp.data.readers.bands import ByWindows
 from unet_ddp.data.readers.base import Header, ImageFormat, Pixels, as_user_error
 from unet_ddp.data.readers.resize import find_nodata
 from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UnreachableError, UserError, count_of, hides_bars
-from unet_ddp.extras.geo.checks import check_pairs
+from unet_ddp.extras.geo.checks import compare_places, how_to_warp
 from unet_ddp.extras.geo.windows import MapWindows
 from unet_ddp.extras.windows.pairs import WindowPairs
-from unet_ddp.extras.windows.paths import Window, name_warped
+from unet_ddp.extras.windows.paths import Window
 from unet_ddp.extras.windows.reader import Decoded, WindowFile, open_scene
 from unet_ddp.files import is_address
 
 _LOOK = 16  # pixels on a side of a first look for data
 
 
-@dataclass
-class Grid:
-    """The windows of a scene."""
+class Grid(NamedTuple):
+    """The windows of a scene, or why there are none."""
 
     pair: Pair
-    size: Size
-    """(height, width) of the scene."""
-    windows: list[Window]
+    windows: Sequence[Window] = ()
+    empty: int = 0  # windows without data, which are left out
     fault: str = ""
-    empty: int = 0
-    """Windows without data, which are left out."""
-    beyond: int = 0
-    """Windows beyond the mask, which are left out."""
 
 
 def find_windows(scenes: Pairs, config: DataConfig, report: Report) -> Pairs:
@@ -53,22 +46,22 @@ def find_windows(scenes: Pairs, config: DataConfig, report: Report) -> Pairs:
     Raises:
         UserError: the scenes are no files, or none is left to validate on.
     """
-    size = config.window
-    assert size is not None
     _check_kind(scenes)
     plan = partial(plan_scene, config=config)
     with ThreadPoolExecutor(usable_cores(logical=True)) as pool:
-        bar = tqdm(
-            pool.map(plan, scenes), "windows", len(scenes), leave=False, disable=hides_bars()
-        )
+        planned = pool.map(plan, scenes)
+        bar = tqdm(planned, "windows", len(scenes), leave=False, disable=hides_bars())
         grids = list(bar)
     report.add_problems([grid.fault for grid in grids if grid.fault])
-    grids = [grid for grid in grids if not grid.fault]
-    if not grids:
-        return WindowPairs()
-    report.notes.append(_describe(grids, size))
     groups = _name_groups(scenes, config)
     found = [pair for grid in grids for pair in _list_pairs(grid, config, groups)]
+    if not found:
+        return WindowPairs()
+    side, empty = config.window, sum(grid.empty for grid in grids)
+    left_out = f"; {empty:,} without data left out" if empty else ""
+    report.notes.append(
+        f"windows: {len(found):,} of {side}x{side} pixels in {count_of(len(grids), 'scene')}{left_out}"
+    )
     if config.val_images is None and config.validation:
         _check_division(found, scenes, config)
     return WindowPairs(sorted(found, key=lambda pair: pair.name))
@@ -89,19 +82,13 @@ def _check_kind(scenes: Pairs) -> None:
 
 def _check_division(found: list[Pair], scenes: Pairs, config: DataConfig) -> None:
     """Raise a UserError if the windows can't be divided, or both a list and --blocks divide them."""
-    if scenes.sides().any():
-        if config.blocks is not None:
-            raise UserError(
-                f"--blocks {config.blocks}: the column split of {config.pairs_file} says what validates; use one of them"
-            )
-        return
-    if config.blocks is not None and scenes.groups() is not None:
+    first, has_sides = scenes[0].image, scenes.sides().any()
+    if config.blocks is not None and (has_sides or scenes.groups() is not None):
+        column = "split" if has_sides else "group"
         raise UserError(
-            f"--blocks {config.blocks}: the column group of {config.pairs_file} keeps scenes on one side, blocks of them "
-            "are on both; use one of them"
+            f"--blocks {config.blocks}: the column {column} of {config.pairs_file} divides the scenes; use one of them"
         )
-    first = scenes[0].image
-    if len({pair.group for pair in found}) > 1:
+    if has_sides or len({pair.group for pair in found}) > 1:
         return
     if config.blocks is not None:
         raise UserError(
@@ -122,34 +109,23 @@ def _name_groups(scenes: Pairs, config: DataConfig) -> dict[str, str]:
     return dict(zip(scenes.names(), groups.labels(), strict=True))
 
 
-def _describe(grids: list[Grid], size: int) -> str:
-    total = sum(len(grid.windows) for grid in grids)
-    line = f"windows: {total:,} of {size}x{size} pixels in {count_of(len(grids), 'scene')}"
-    left_out = {
-        "without data": sum(grid.empty for grid in grids),
-        "beyond their mask": sum(grid.beyond for grid in grids),
-    }
-    return "; ".join(
-        [line, *(f"{count:,} {why} left out" for why, count in left_out.items() if count)]
-    )
-
-
 def _list_pairs(grid: Grid, config: DataConfig, groups: dict[str, str]) -> Iterator[Pair]:
     """Yield a scene's windows as pairs; a block of them, or the scene, is a group."""
-    pair, digits = grid.pair, len(str(max(grid.size)))
+    pair = grid.pair
     for window in grid.windows:
         group = groups[pair.name] or "no group"  # one, as of whole images
         if config.blocks is not None and config.window is not None:
             side = config.blocks * config.window
             group = f"{pair.name}, block {window.top // side}+{window.left // side}"
-        name = f"{pair.name}#{window.top:0{digits}}+{window.left:0{digits}}"
+        name = f"{pair.name}#{window.top:06}+{window.left:06}"
         image, mask = window.of(pair.image), window.of(pair.mask)
         yield replace(pair, name=name, image=image, mask=mask, group=group)
 
 
 def plan_scene(pair: Pair, config: DataConfig) -> Grid:
     """Return the grid over a scene, or why there is none."""
-    assert config.window is not None
+    size = config.window
+    assert size is not None
     try:
         with as_user_error(pair.image):
             image = open_scene(pair.image)
@@ -158,31 +134,16 @@ def plan_scene(pair: Pair, config: DataConfig) -> Grid:
     except UnreachableError:
         raise
     except UserError:  # one window, so that the scan says it, or skips it
-        return Grid(pair, (1, 1), [Window(0, 0, 1, 1)])
-    height, width = image.header.size
-    rows, columns = _cut(height, config.window), _cut(width, config.window)
-    windows = [
-        Window(y, x, y_end - y, x_end - x) for (y, y_end), (x, x_end) in product(rows, columns)
-    ]
-    grid = Grid(pair, (height, width), windows)
-    try:
-        grid.pair = _match(pair, image, mask)
-        if grid.pair is not pair:
-            warped = open_scene(grid.pair.mask)
-            assert isinstance(warped, MapWindows)
-            grid.windows = [each for each in windows if warped.covers(each.rows, each.columns)]
-            grid.beyond = len(windows) - len(grid.windows)
-            if not grid.windows:
-                raise UserError(
-                    f"{pair.mask}: covers no window of its image {pair.image} on the map"
-                )
-    except UserError as error:
-        return Grid(pair, (height, width), [], str(error))
+        return Grid(pair, [Window(0, 0, 1, 1)])
+    if fault := _compare(pair, image, mask):
+        return Grid(pair, fault=fault)
+    cells = product(*(_cut(length, size) for length in image.header.size))
+    windows = [Window(y, x, y_end - y, x_end - x) for (y, y_end), (x, x_end) in cells]
     nodata = image.header.nodata if config.nodata is None else config.nodata
-    if nodata is not None or image.header.has_alpha:
-        kept = [each for each in grid.windows if has_data(pair, each, nodata)]
-        grid.empty, grid.windows = len(grid.windows) - len(kept), kept
-    return grid
+    if nodata is None and not image.header.has_alpha:
+        return Grid(pair, windows)
+    kept = [window for window in windows if has_data(pair, window, nodata)]
+    return Grid(pair, kept, len(windows) - len(kept))
 
 
 def _cut(length: int, size: int) -> list[tuple[int, int]]:
@@ -191,32 +152,18 @@ def _cut(length: int, size: int) -> list[tuple[int, int]]:
     return list(pairwise([*range(0, count * size, size), length]))
 
 
-def _match(pair: Pair, image: ByWindows | Decoded, mask: ByWindows | Decoded) -> Pair:
-    """Return a scene with a mask on its grid.
-
-    Raises:
-        UserError: they have different sizes or places, and no CRS by which to bring them together.
-    """
-    is_alike = image.header.size == mask.header.size
-    is_on_map = False
-    if isinstance(image, MapWindows) and isinstance(mask, MapWindows):
-        about = ImageMetadata(image.header, (0, 0), "", place=image.place)
-        about_mask = MaskMetadata(mask.header, (0, 0), (), (), mask.place)
-        is_alike = is_alike and not check_pairs([ScannedPair(pair, about, about_mask)])
-        is_on_map = all(place and place.crs for place in (image.place, mask.place))
-    if is_alike:
-        return pair
-    if not is_on_map:
-        raise UserError(_differ(pair, image.header.size, mask.header.size))
-    stamp = pair.stamps[0] or find_stamp(pair.image)
-    return replace(pair, mask=name_warped(pair.mask, pair.image, stamp))
-
-
-def _differ(pair: Pair, size: Size, mask_size: Size) -> str:
-    return (
-        f"{pair.mask} is {mask_size[1]}x{mask_size[0]}, its image {pair.image} {size[1]}x{size[0]}; give a mask of "
-        "its size and place, or both as GeoTIFFs with a CRS, which are brought to one grid"
-    )
+def _compare(pair: Pair, image: ByWindows | Decoded, mask: ByWindows | Decoded) -> str:
+    """Return why a mask is not on the grid of its image; nothing if it is."""
+    size, mask_size = image.header.size, mask.header.size
+    remedy = "give a mask of its size"
+    places = [each.place for each in (image, mask) if isinstance(each, MapWindows)]
+    if len(places) == 2 and places[0] and places[1]:
+        remedy = how_to_warp(pair)
+        if size == mask_size:
+            return compare_places(pair, places[0], places[1], size, size)
+    if size == mask_size:
+        return ""
+    return f"{pair.mask} is {mask_size[1]}x{mask_size[0]}, its image {pair.image} {size[1]}x{size[0]}; {remedy}"
 
 
 def has_data(pair: Pair, window: Window, nodata: float | None) -> bool:
@@ -237,7 +184,7 @@ def has_data(pair: Pair, window: Window, nodata: float | None) -> bool:
 def _shows(pixels: Pixels, header: Header, nodata: float | None) -> bool:
     """Return whether any pixel (H, W, C) is neither transparent nor without data."""
     is_empty = np.zeros(pixels.shape[:2], bool)
-    if header.has_alpha:
+    if pixels.shape[2] > header.channels:
         is_empty |= pixels[..., -1] == 0
         pixels = pixels[..., :-1]
     if nodata is not None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unet_ddp.data.pairs import Pair, Pairs, collect
 from unet_ddp.data.splits import Split
@@ -32,6 +34,16 @@ class WindowPairs(Pairs):
 
     group_rule = "of windows"
 
+    def find_scenes(self) -> tuple[list[tuple[Path, Path]], NDArray[np.int64]]:
+        """Return image and mask of each scene, and of each pair its scene's number, and the windows of both, (N, 9)."""
+        scenes: dict[tuple[Path, Path], int] = {}
+        rows = []
+        for pair in self:
+            image, window = split_window(pair.image)
+            mask, inner = split_window(pair.mask)
+            rows.append((scenes.setdefault((image, mask), len(scenes)), *window, *inner))
+        return [*scenes], np.array(rows, np.int64).reshape(-1, 9)
+
     @property
     def storage(self) -> Storage | None:
         """The storage of the first address."""
@@ -41,23 +53,19 @@ class WindowPairs(Pairs):
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes in the masks of the scenes."""
-        masks = dict.fromkeys(split_window(pair.mask)[0] for pair in self)
-        return collect(Pair("", mask, mask) for mask in masks).class_names
+        return collect(Pair("", mask, mask) for _, mask in self.find_scenes()[0]).class_names
 
     def share(self) -> None:
         """Prepare for processes that share this one's memory; see `Pairs.share`."""
-        self._is_here = self.storage is None
-        if self._is_here:
-            super().share()
-            inside = [pair.inside or (-1, -1) for pair in self]
-            self._inside = np.array(inside, np.int64).reshape(-1, 2)
+        self._scenes, self._rows = self.find_scenes()
 
     def to_read(self, row: int) -> Pair:
         """Return the paths of a pair, after `share`."""
-        if not self._is_here:
-            return self[row]
-        top, left = self._inside[row].tolist()
-        return replace(super().to_read(row), inside=None if top < 0 else (top, left))
+        scene, *sides = self._rows[row].tolist()
+        window, inner = Window(*sides[:4]), Window(*sides[4:])
+        inside = None if window == inner else (inner.top - window.top, inner.left - window.left)
+        image, mask = self._scenes[scene]
+        return Pair("", window.of(image), inner.of(mask), inside=inside)
 
     def local(self, path: Path, ignore: int | None = None) -> AbstractContextManager[Path]:
         """Return a context of the path itself: its reader finds the scene, wherever that is."""
@@ -93,22 +101,24 @@ class WindowPairs(Pairs):
 
 
 def _check_size(training: Pairs, size: int) -> None:
-    windows = [split_window(pair.image) for pair in training]
-    file, largest = max(windows, key=lambda each: min(each[1][2:]), default=(None, None))
-    if largest is not None and max(largest[2:]) < size:
+    windows = (split_window(pair.image) for pair in training)
+    file, (*_, height, width) = max(
+        windows, key=lambda each: min(each[1][2:]), default=("", (size, size))
+    )
+    if max(height, width) < size:
         raise UserError(
-            f"--window {size}: larger than every scene; the largest, {file}, is {largest.width}x{largest.height}; "
-            f"use --window {max(32, min(largest[2:]) // 32 * 32)}"
+            f"--window {size}: larger than every scene; the largest, {file}, is {width}x{height}; "
+            f"use --window {max(32, min(height, width) // 32 * 32)}"
         )
 
 
-def where(pair: Pair) -> tuple[str, int, int]:
+def where(pair: Pair) -> tuple[Path, int, int]:
     """Return a pair's scene, and its first row and column there."""
     file, window = split_window(pair.mask)  # the image of one that validates has more around it
-    return str(file), window.top, window.left
+    return file, window.top, window.left
 
 
-def find_neighbours(pairs: Iterable[Pair], size: int) -> set[tuple[str, int, int]]:
+def find_neighbours(pairs: Iterable[Pair], size: int) -> set[tuple[Path, int, int]]:
     """Return the places of windows of a size, and of all windows next to them; see `where`."""
     steps = (-size, 0, size)
     return {
@@ -126,9 +136,9 @@ def with_context(pair: Pair, config: DataConfig) -> Pair:
         header = open_scene(file).header
     except UserError:  # as the scan has said
         return pair
-    scale = config.scale
-    if config.ground_resolution is not None:
-        scale = ground_scale(file, header.ground_resolution, scale, config.ground_resolution)
+    scale, metres = config.scale, config.ground_resolution
+    if metres is not None:
+        scale = ground_scale(file, header.ground_resolution, scale, metres)
     unit = find_unit(scale)
     margin = math.ceil(_MARGIN / scale / unit) * unit
     first, before = max(0, top - margin), max(0, left - margin)
@@ -140,7 +150,5 @@ def with_context(pair: Pair, config: DataConfig) -> Pair:
 
 def find_unit(scale: float) -> int:
     """Return the pixels of a scene that are a whole number of the network's strides at `scale`; 1 if few are not."""
-    found: Iterator[int] = (
-        unit for unit in range(1, 16 * _STRIDE) if (unit * scale / _STRIDE).is_integer()
-    )
-    return next(found, 1)
+    unit = (_STRIDE / Fraction(str(scale))).numerator
+    return unit if unit < 16 * _STRIDE else 1

@@ -1,18 +1,15 @@
-"""The paths of parts: scene.tif#ROW+COLUMN+HEIGHT+WIDTH.window, and of masks on another map's grid."""
+"""The paths of parts: scene.tif#ROW+COLUMN+HEIGHT+WIDTH.window."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote, unquote
 
-from unet_ddp.data.pairs import Stamp
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
 
 _WINDOW = re.compile(r"(.+)#(\d+)\+(\d+)\+(\d+)\+(\d+)\.window", re.DOTALL)
-_WARPED = re.compile(r"(.+)#([^/#]+)\+\d+\.warped", re.DOTALL)
 
 
 class Window(NamedTuple):
@@ -48,14 +45,3 @@ def split_window(path: Path) -> tuple[Path, Window]:
     if found is None:
         raise UserError(f"{path}: names no part of an image; --window N does")
     return as_path(found[1]), Window(*map(int, found.groups()[1:]))
-
-
-def name_warped(mask: Path, image: Path, stamp: Stamp) -> Path:
-    """Return the path of a mask on the grid of an image, which has this stamp."""
-    return as_path(f"{mask}#{quote(str(image.absolute()), safe='')}+{stamp[1]}.warped")
-
-
-def split_warped(path: Path) -> tuple[Path, Path] | None:
-    """Return the mask, and the image on whose grid it is; None for a path of another kind."""
-    found = _WARPED.fullmatch(str(path))
-    return (as_path(found[1]), as_path(unquote(found[2]))) if found else None

@@ -5,35 +5,29 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from unet_ddp.checks.metadata import ScannedPair
 from unet_ddp.data.memory import remove_unused
-from unet_ddp.data.pairs import Stamp, find_stamp
-from unet_ddp.data.readers.bands import BandsFile, ByWindows, as_pixels
-from unet_ddp.data.readers.base import (
-    Header,
-    ImageFormat,
-    OpenFile,
-    Pixels,
-    as_user_error,
-)
+from unet_ddp.data.pairs import Pairs, Stamp, find_stamp
+from unet_ddp.data.readers.bands import BandsFile, ByWindows
+from unet_ddp.data.readers.base import Codes, Header, ImageFormat, OpenFile, Pixels, as_user_error
+from unet_ddp.data.readers.pillow import decode
 from unet_ddp.data.readers.read import READERS, Source, describe_readers, find_reader
-from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
-from unet_ddp.extras.geo.checks import ground_scale
 from unet_ddp.extras.geo.reader import MapFile
-from unet_ddp.extras.geo.sides import find_neighbours
+from unet_ddp.extras.geo.sides import Placed, find_neighbours
 from unet_ddp.extras.geo.windows import MapWindows, open_windows
-from unet_ddp.extras.windows.paths import split_warped, split_window
+from unet_ddp.extras.windows.paths import split_window
 from unet_ddp.files import cache_folder, is_address, replacing, write_errors
 from unet_ddp.storage import real_file
 
@@ -42,13 +36,14 @@ _MOST_OPEN = 256  # scenes, of all threads
 
 def _check_sides(scanned: Sequence[ScannedPair], split: Split) -> list[str]:
     """Return a warning if scenes on two sides of a split lie next to each other on the map."""
-    known, sides = {pair.name for pair, *_ in scanned}, []
-    for side in (split.training, split.validation):
-        files = dict.fromkeys(split_window(pair.image)[0] for pair in side if pair.name in known)
-        scenes = ((path, open_scene(path)) for path in files)
-        maps = {path: each for path, each in scenes if isinstance(each, MapWindows)}
-        sides.append({path: (each.place, each.header.size) for path, each in maps.items()})
-    return find_neighbours(sides[0], sides[1])
+    known = {pair.name for pair, *_ in scanned}
+
+    def place(pairs: Pairs) -> list[Placed]:
+        files = dict.fromkeys(split_window(pair.image)[0] for pair in pairs if pair.name in known)
+        maps = (each for each in map(open_scene, files) if isinstance(each, MapWindows))
+        return [(each.path, each.place, each.header.size) for each in maps if each.place]
+
+    return find_neighbours(place(split.training), place(split.validation))
 
 
 class WindowFile(BandsFile, MapFile):
@@ -56,6 +51,7 @@ class WindowFile(BandsFile, MapFile):
 
     place = None  # the grid of windows was found with it
     check_sides = staticmethod(_check_sides)
+    _is_mask = False
 
     def __init__(self, path: Path) -> None:
         OpenFile.__init__(self, path)
@@ -71,48 +67,39 @@ class WindowFile(BandsFile, MapFile):
         """Properties of the part."""
         return replace(self._scene.header, height=self.window.height, width=self.window.width)
 
-    def read_bands(self) -> NDArray[Any]:  # type: ignore[override]  # all of them
-        """Return a mask's values or colours, (h, w, C)."""
-        return self._read(None)
-
     def read(self, wanted: ImageFormat) -> Pixels:
         """Return all pixels (h, w, C)."""
-        palette, pixels = self.header.palette, self._read(wanted.channels)
-        is_decoded = isinstance(self._scene, Decoded)  # to colours, or to the grey that is wanted
-        if palette is not None and pixels.shape[2] == 1 and not is_decoded:
-            pixels = np.array(palette, np.uint8)[pixels[..., 0]]
-        return as_pixels(pixels, self.path)
+        header, pixels = self.header, super().read(wanted)
+        count = pixels.shape[2]
+        if header.palette is not None and count == 1:
+            pixels, count = np.array(header.palette, np.uint8)[pixels[..., 0]], 3
+        if count == wanted.channels or header.is_array or pixels.dtype != np.uint8:
+            return pixels
+        stored = Image.fromarray(pixels if count > 1 else pixels[..., 0])
+        return decode(stored, wanted, self.path)  # as a whole image is converted
 
-    def read_thumbnail(self, size: int) -> NDArray[np.float32]:
-        """Return the mean of all bands, (size, size)."""
-        header = self.header
-        pixels = self.read(ImageFormat(header.channels, header.dtype))[..., : header.channels]
-        grey = pixels.mean(axis=2, dtype=np.float32, keepdims=True)
-        return resize_area(grey, (size, size))[..., 0]
-
-    def find_scale(self, wanted: ImageFormat, scale: float) -> float:
-        """Return the scale that brings the image to the wanted ground resolution, if there is one."""
-        own, metres = self.header.ground_resolution, wanted.ground_resolution
-        return scale if metres is None else ground_scale(self.file, own, scale, metres)
+    def read_mask(self) -> Codes:
+        """Return the values of a mask (h, w), or its colours (h, w, 3)."""
+        self._is_mask = True
+        return super().read_mask()
 
     def rows(self, wanted: ImageFormat, at_least: int) -> None:
         """Return None: it is read whole."""
 
-    def _read(self, channels: int | None) -> NDArray[Any]:
-        """Return the part of an image with so many channels, or of a mask; what is wrong with it names its place."""
-        scene, window = self._scene, self.window
+    def read_bands(self) -> NDArray[Any]:  # type: ignore[override]  # all of them
+        """Return the part of the image or the mask (h, w, C); what is wrong with it names its place."""
+        scene, (top, left, height, width) = self._scene, self.window
+        rows, columns = self.window.rows, self.window.columns
         try:
             with as_user_error(self.file):
                 if isinstance(scene, Decoded):
-                    whole = scene.array(channels, planes=self.planes)
-                    part = whole[window.rows, window.columns]
+                    part = np.array(scene.array(self._is_mask, self.planes)[rows, columns])
                 else:
-                    part = scene.read_window(window.rows, window.columns)
-                return np.atleast_3d(np.array(part))
+                    part = scene.read_window(rows, columns)
+                return np.atleast_3d(part)
         except UserError as error:
             name = str(real_file(self.file))
-            last, right = window.rows.stop - 1, window.columns.stop - 1
-            where = f"rows {window.top} to {last}, columns {window.left} to {right}"
+            where = f"rows {top} to {top + height - 1}, columns {left} to {left + width - 1}"
             raise type(error)(str(error).replace(name, f"{name} ({where})", 1)) from None
 
 
@@ -124,16 +111,12 @@ def open_scene(path: Path) -> ByWindows | Decoded:
 
 @lru_cache(_MOST_OPEN)
 def _open(path: Path, stamp: Stamp | None, process: int, thread: int) -> ByWindows | Decoded:
-    if pair := split_warped(path):
-        mask, image = map(open_scene, pair)
-        assert isinstance(mask, MapWindows) and isinstance(image, MapWindows)
-        return mask.warped_to(image)
     reader = find_reader(path)
     if issubclass(reader, MapFile):
-        found = open_windows(path, _open_ranges(path) if is_address(path) else None)
+        found = _open_object(path) if stamp is None else open_windows(path)
         if found is not None:
             return found
-    if is_address(path):
+    if stamp is None:
         raise UserError(
             f"{path}: windows of objects are read of TIFFs alone; save it as one, in tiles"
         )
@@ -144,12 +127,11 @@ def _open(path: Path, stamp: Stamp | None, process: int, thread: int) -> ByWindo
     return Decoded(path)
 
 
-def _open_ranges(path: Path) -> Callable[[], IO[bytes]]:
-    """Return what opens an object, of which only the parts that are read are fetched."""
-    from unet_ddp.extras.cloud.ranges import RangeFile, Ranges
+def _open_object(path: Path) -> MapWindows | None:
+    from unet_ddp.extras.cloud.objects import find_stamp as find_object
+    from unet_ddp.extras.cloud.ranges import RangeFile
 
-    ranges = Ranges(path)
-    return lambda: RangeFile(ranges)  # type: ignore[return-value]  # as much as GDAL and Pillow need
+    return open_windows(path, partial(RangeFile, path, find_object(path)))
 
 
 class Decoded:
@@ -159,31 +141,31 @@ class Decoded:
         self.path = path
         with Source(path) as source:
             self.header = source.header
+        self.array = cache(self._map)
 
-    def array(self, channels: int | None, *, planes: bool) -> NDArray[Any]:
-        """Return the image with so many channels, or the values of a mask, mapped into memory."""
+    def _map(self, is_mask: bool, planes: bool) -> NDArray[Any]:
+        """Return the image (H, W, C) with alpha, or the values of a mask, mapped into memory."""
         from filelock import FileLock
 
         caches = cache_folder()
         if caches is None:
             raise UserError(f"{self.path}: needs a cache folder; name one with XDG_CACHE_HOME")
-        about = f"{self.path.absolute()!s} {find_stamp(self.path)} {channels} {planes} {READERS} {describe_readers([self.path])}"
+        about = f"{self.path.absolute()!s} {find_stamp(self.path)} {is_mask} {planes} {READERS} {describe_readers([self.path])}"
         file = caches / "scenes" / f"{hashlib.sha256(os.fsencode(about)).hexdigest()[:32]}.npy"
         with write_errors(file.parent, "make room, or save scenes as TIFF, which needs no copy"):
             file.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(file.with_suffix(".lock")):  # other processes wait
                 if not file.exists():
                     remove_unused(file.parent.iterdir())
-                    self._decode(file, channels, planes=planes)
+                    with replacing(file) as temporary, temporary.open("wb") as written:
+                        np.save(written, self._decode(is_mask, planes))
             os.utime(file)
         array: NDArray[Any] = np.load(file, mmap_mode="r")
         return array
 
-    def _decode(self, file: Path, channels: int | None, *, planes: bool) -> None:
+    def _decode(self, is_mask: bool, planes: bool) -> NDArray[Any]:
+        header = self.header
         with Source(self.path, planes) as source, source.reading() as opened:
-            if channels is None:
-                pixels = opened.read_mask()
-            else:
-                pixels = opened.read(ImageFormat(channels, self.header.dtype))
-        with replacing(file) as temporary, temporary.open("wb") as written:
-            np.save(written, pixels)
+            if is_mask:
+                return opened.read_mask()
+            return opened.read(ImageFormat(header.channels + header.has_alpha, header.dtype))
