@@ -376,10 +376,10 @@ def test_steps_that_are_timed_are_those_of_the_run(folder: Path) -> None:
 )  # fmt: skip
 def test_epochs_of_steps_that_score_a_part_of_the_images_are_planned_as_such(folder: Path) -> None:
     """The report scores all eight."""
-    own = "--exp-name parted --budget 2s --epoch-steps 3 --validation-images 2".split()
+    own = "--exp-name parted --budget 2s --epoch-steps 3 --validation-images 2"
     times = replacing(time_steps, lambda *_, **how: 1.0), replacing(time_validation, lambda *_, **how: 5.0)  # fmt: skip
     with times[0], times[1]:
-        run("train", *DATA, *STEPS, *without(RUN, "--epochs"), *own)
+        run("train", *DATA, *STEPS, *without(RUN, "--epochs"), *own.split())
 
 
 @arriving((Augmentation, {"num_classes": 128, "crop_size": (16, 24)}), last=Augmentation)

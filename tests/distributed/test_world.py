@@ -177,7 +177,10 @@ def add_up(world: World) -> dict[str, Any]:
         raise KeyError
     found["after"] = sum_over_ranks(torch.ones(1)).tolist()
     means = [torch.full((2,), 3 + 10 * world.rank), torch.full((1, 1), float(world.rank))]
-    means += [torch.tensor([2**24 + 1]), torch.tensor([0.1], dtype=torch.float64)]  # more than float32 holds
+    means += [
+        torch.tensor([2**24 + 1]),
+        torch.tensor([0.1], dtype=torch.float64),
+    ]  # more than float32 holds
     average_values(means)
     found["means"] = [each.tolist() for each in means]
     return found

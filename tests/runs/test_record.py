@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -209,6 +210,15 @@ def test_a_damaged_record_begins_again(tmp_path: Path, content: str) -> None:
     assert read_record(path) == {}
     path.write_text(content)
     assert read_record(path) == {}
+
+
+def test_a_path_that_is_no_text_is_in_the_record(tmp_path: Path) -> None:
+    """Of a file system that has bytes for names."""
+    odd = tmp_path / os.fsdecode(b"c\xff")
+    argv = [*data_flags(make_set(odd, 4)), *FLAGS, "--stop-after", "1"]
+    status, _, err = call_train(argv, str(tmp_path))
+    assert (status, err) == (0, "")
+    assert read(tmp_path)["settings"]["images"] == str(odd / "imgs")
 
 
 def test_the_commit_of_the_working_directory(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.commands.handing import ArrivedError, watching
 from tests.extras.scenes.small_scenes import (
     HEIGHT,
     TILE,
@@ -235,3 +236,41 @@ def test_other_outputs_take_the_whole(scene: list[str], flag: str) -> None:
         argv.append("--overlay")
     with small_is_large() as written:
         assert run(*argv) == 0 and not written
+
+
+@pytest.mark.parametrize(
+    ("words", "is_same"),
+    [
+        *((words, False) for words in ("--tta mirror", "--threshold 0.4", "--overlap 40", "--tile 96")),
+        *((words, True) for words in ("--workers 1", "--overwrite", "--skip-existing")),
+    ],
+)  # fmt: skip
+def test_parts_are_kept_for_all_jobs_with_the_same_mask_and_no_other(
+    scene: list[str], words: str, is_same: bool
+) -> None:
+    names = []
+
+    def note(call: dict[str, Any]) -> None:
+        names.append(call["job"])
+        raise ArrivedError
+
+    for more in ([], words.split()):
+        with small_is_large(), watching(parts.Parts, note):
+            assert run(*scene, *more) != 0
+    assert len(names) == 2 and (names[0] == names[1]) == is_same
+
+
+def test_a_scene_whose_mask_exceeds_the_memory_is_large_at_any_scale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network sees a quarter of its pixels."""
+    monkeypatch.chdir(tmp_path)
+    argv = write_scene(tmp_path, scale=0.5)
+    counts = []
+    for most in (WIDTH * HEIGHT, WIDTH * HEIGHT - 1):
+        monkeypatch.setattr(process, "IN_MEMORY", most)
+        with small_is_large() as written:
+            monkeypatch.setattr(process, "LARGE", WIDTH * HEIGHT // 2)
+            assert run(*argv, "--overwrite") == 0
+        counts.append(len(written))
+    assert counts[0] == 0 and counts[1] > 0
