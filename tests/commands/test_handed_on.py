@@ -38,6 +38,7 @@ from unet_ddp.data.loaders import SampleLoader, how_to_read
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.data.splits import split_pairs
 from unet_ddp.distributed.device import is_faster_in_bfloat16, pick_device
@@ -462,6 +463,7 @@ def test_doctor_hands_on_its_settings(folder: Path) -> None:
 @arriving(
     (check_dataset, {"seed": 11, "labels": None, "skip_bad": 2, "moved": None}),
     (PackIndex, {"attempt": "", "mark": ".mask", "validation": 2, "nodata": 7.0, "channels": 3}),
+    (use_own_readers, {"names": ()}),
 )  # fmt: skip
 def test_pack_hands_on_its_settings(folder: Path) -> None:
     own = [
