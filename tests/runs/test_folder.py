@@ -279,6 +279,17 @@ def test_a_file_of_the_users_is_not_replaced(
 
 
 @pytest.mark.parametrize(
+    "name", ["run.json", "learning_rate.csv", "samples.png", "profile.json", "report.html"]
+)
+def test_nor_by_a_resumed_run_that_has_not_written_it_yet(tmp_path: Path, name: str) -> None:
+    with open_folder(tmp_path) as folder:
+        folder.save(make_state())
+    (tmp_path / name).write_text("mine")
+    line = refused(tmp_path, resume="auto", profile=name == "profile.json")
+    assert line.startswith(f"{tmp_path / name}: not of the run, which would replace it: rename it")
+
+
+@pytest.mark.parametrize(
     "name", ["epoch_0003.pt", "epoch_0000.pt", "epoch_2.pt", "epoch_0002 (copy).pt"]
 )
 def test_only_names_that_the_run_may_write_are_refused(tmp_path: Path, name: str) -> None:

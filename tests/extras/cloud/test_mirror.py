@@ -647,20 +647,6 @@ def test_a_restart_of_torchrun_resumes_on_another_machine(
     assert "contains a run" in two.refused()
 
 
-def test_a_restart_of_a_run_that_overwrites_does_not_take_up_the_one_before(
-    one: Machine, two: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has not saved yet, so the run before is still there."""
-    with one.run() as folder:
-        save(folder, 3)
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
-    with two.run(overwrite=True):
-        pass
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    third = Machine(one.address, tmp_path / "three", one.monkeypatch)
-    assert third.resumed(overwrite=True).is_new
-
-
 # -- storage that fails -------------------------------------------------------------------------
 
 
