@@ -238,26 +238,19 @@ def test_other_outputs_take_the_whole(scene: list[str], flag: str) -> None:
         assert run(*argv) == 0 and not written
 
 
-@pytest.mark.parametrize(
-    ("words", "is_same"),
-    [
-        *((words, False) for words in ("--tta mirror", "--threshold 0.4", "--overlap 40", "--tile 96")),
-        *((words, True) for words in ("--workers 1", "--overwrite", "--skip-existing")),
-    ],
-)  # fmt: skip
-def test_parts_are_kept_for_all_jobs_with_the_same_mask_and_no_other(
-    scene: list[str], words: str, is_same: bool
-) -> None:
-    names = []
+def test_parts_are_kept_for_all_jobs_with_the_same_mask_and_no_other(scene: list[str]) -> None:
+    others = ["--tta mirror", "--threshold 0.4", "--overlap 40", "--tile 96"]
+    alike = ["", "--workers 1", "--overwrite", "--skip-existing"]
+    names = list[str]()
 
     def note(call: dict[str, Any]) -> None:
         names.append(call["job"])
         raise ArrivedError
 
-    for more in ([], words.split()):
-        with small_is_large(), watching(parts.Parts, note):
-            assert run(*scene, *more) != 0
-    assert len(names) == 2 and (names[0] == names[1]) == is_same
+    with small_is_large(), watching(parts.Parts, note):
+        for words in (*others, *alike):
+            assert run(*scene, *words.split()) != 0
+    assert len(names) == 8 and len({*names}) == 5 and len({*names[4:]}) == 1
 
 
 def test_a_scene_whose_mask_exceeds_the_memory_is_large_at_any_scale(
