@@ -19,6 +19,7 @@ from unet_ddp.checks.check import (
     check_classes,
     check_dataset,
     prepare_data,
+    used_folders,
 )
 from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import DataConfig
@@ -26,6 +27,7 @@ from unet_ddp.data.dataset import PreparedData, Sample, SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.matching import Report
+from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.errors import UserError
@@ -343,3 +345,14 @@ def test_weights_must_be_one_per_class() -> None:
     for weights in ((1.0,), (1.0, 2.0, 3.0)):
         with pytest.raises(UserError, match=f"{len(weights)} weights for 2 classes; give one"):
             check_classes(Labels((0, 1)), weights)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [({}, True), ({"images": "i"}, False), ({"pairs_file": "a.csv"}, False)],
+)  # fmt: skip
+def test_folders_are_named_for_the_user_only_if_no_setting_says_what_the_pairs_are(
+    given: dict[str, Any], named: bool
+) -> None:
+    pairs = Pairs([Pair("a", Path("x/a.png"), Path("x/a_m.png"))])
+    assert (used_folders(DataConfig(**given), pairs) != {}) == named

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +38,8 @@ from unet_ddp.data.loaders import SampleLoader, loader_arguments
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.data.samplers import TrainingSampler
+from unet_ddp.data.readers.read import use_own_readers
+from unet_ddp.data.samplers import ScoringSampler, TrainingSampler
 from unet_ddp.data.splits import split_pairs
 from unet_ddp.distributed.device import is_faster_in_bfloat16, pick_device
 from unet_ddp.distributed.join import join
@@ -56,7 +58,7 @@ from unet_ddp.extras.objects.separation import separate
 from unet_ddp.extras.onnx.export_data import find_scored
 from unet_ddp.extras.packs.pack_index import PackIndex
 from unet_ddp.extras.planners.batch_size import BatchSizeProbe, find_batch_size
-from unet_ddp.extras.planners.budget import time_steps, time_validation
+from unet_ddp.extras.planners.budget import Pace, time_steps, time_validation
 from unet_ddp.extras.planners.dry_run import take_dry_steps
 from unet_ddp.extras.report.page import render
 from unet_ddp.extras.report.write import draw_samples, write_report, write_samples
@@ -368,6 +370,31 @@ def test_steps_that_are_timed_are_those_of_the_run(folder: Path) -> None:
 
 
 @arriving(
+    (TrainingSampler, {"count": 12, "per_step": 6, "steps": 3}),
+    (ScoringSampler, {"count": 2}),
+    (Pace, {"step": 1.0, "steps": 3, "validation": 5.0, "report": 20.0}),
+    last=Pace,
+)  # fmt: skip
+def test_epochs_of_steps_that_score_a_part_of_the_images_are_planned_as_such(folder: Path) -> None:
+    """The report scores all eight."""
+    own = "--exp-name parted --budget 2s --epoch-steps 3 --validation-images 2"
+    times = replacing(time_steps, lambda *_, **how: 1.0), replacing(time_validation, lambda *_, **how: 5.0)  # fmt: skip
+    with times[0], times[1]:
+        run("train", *DATA, *STEPS, *without(RUN, "--epochs"), *own.split())
+
+
+@arriving((Augmentation, {"num_classes": 128, "crop_size": (16, 24)}), last=Augmentation)
+def test_ids_of_classes_that_overlap_are_augmented(folder: Path) -> None:
+    """A pixel has an id of seven bits."""
+    for name, kind in product(("p1", "p2", "q1", "q2"), ("car", "road", "tree")):
+        _, mask = make_pair(folder / "planes", name, size=(64, 80))
+        (mask.parent / kind).mkdir(exist_ok=True)
+        mask.rename(mask.parent / kind / mask.name)
+    own = "--images planes/imgs --masks planes/masks --overlap --crop-size 16 24 -b 1 --exp-name overlaps"
+    run("train", *own.split(), *without(RUN, "--balance", "--exp-name"))
+
+
+@arriving(
     (fit_weights, {"source": Path("own.pt"), "encoder_only": False}),
     last=replicate,
 )  # fmt: skip
@@ -436,6 +463,7 @@ def test_doctor_hands_on_its_settings(folder: Path) -> None:
 @arriving(
     (check_dataset, {"seed": 11, "labels": None, "skip_bad": 2, "moved": None}),
     (PackIndex, {"attempt": "", "mark": ".mask", "validation": 2, "nodata": 7.0, "channels": 3}),
+    (use_own_readers, {"names": ()}),
 )  # fmt: skip
 def test_pack_hands_on_its_settings(folder: Path) -> None:
     own = [

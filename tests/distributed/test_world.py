@@ -177,6 +177,10 @@ def add_up(world: World) -> dict[str, Any]:
         raise KeyError
     found["after"] = sum_over_ranks(torch.ones(1)).tolist()
     means = [torch.full((2,), 3 + 10 * world.rank), torch.full((1, 1), float(world.rank))]
+    means += [
+        torch.tensor([2**24 + 1]),
+        torch.tensor([0.1], dtype=torch.float64),
+    ]  # more than float32 holds
     average_values(means)
     found["means"] = [each.tolist() for each in means]
     return found
@@ -188,7 +192,7 @@ def test_sums_are_over_both_ranks_and_their_gradients_too(ranks: Ranks) -> None:
     assert one["sum"] == two["sum"] == ([11.0, 22.0], [3.0, 3.0])
     assert (one["local"], two["local"]) == ([1.0, 2.0], [10.0, 20.0])
     assert one["after"] == two["after"] == [2.0]
-    assert one["means"] == two["means"] == [[8, 8], [[0.5]]]
+    assert one["means"] == two["means"] == [[8, 8], [[0.5]], [2**24 + 1], [0.1]]
 
 
 def connect_groups(world: World) -> dict[str, Any]:

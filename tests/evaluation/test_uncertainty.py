@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,18 @@ def alone(evaluation: Evaluation) -> dict[str, str]:
 
 
 ONE = ObjectLabels.of(("cell",))
+
+
+def test_objects_of_each_source_are_its_own() -> None:
+    evaluation = evaluation_of([[objects(4, 4, 4)], [objects(6, 3, 0)]], labels=ONE)
+    records = [replace(r, source=s) for r, s in zip(evaluation.records, "xy", strict=True)]
+    tallies = {
+        name: each.tally for name, each in replace(evaluation, records=records).sources.items()
+    }
+    assert {name: (t.truth, t.predicted) for name, t in tallies.items()} == {
+        "x": (4, 4),
+        "y": (6, 3),
+    }
 
 
 def test_counts_are_off_by_a_mean_and_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

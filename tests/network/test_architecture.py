@@ -26,6 +26,7 @@ from unet_ddp.network.unet import UNet
         ("unet", "resnet18", Architecture("unet", 3, 2, "resnet18")),
         ("U-Net++", None, Architecture("unetplusplus", 3, 2, "resnet34")),
         ("DeepLabV3_Plus", "mit_b0", Architecture("deeplabv3plus", 3, 2, "mit_b0")),
+        ("own:Net", "resnet18", Architecture("own:Net", 3, 2, "resnet18", 64, True)),
     ],
 )
 def test_names_are_read_as_people_write_them(

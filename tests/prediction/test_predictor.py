@@ -233,15 +233,20 @@ def test_a_batch_has_the_masks_of_one_by_one(
     assert predictor.batch([]) == []
 
 
-def test_in_a_batch_rounding_decides_no_pixel() -> None:
-    """This network adds what a batch may: a little, other than for one image."""
+@pytest.mark.parametrize("is_first_exact", [False, True])
+def test_in_a_batch_rounding_decides_no_pixel(is_first_exact: bool) -> None:
+    """This network adds what a batch may: a little, other than for one image; perhaps not to the first."""
     network = lively_network()
     plain = network.forward
     labels = Labels((0, 1))
 
     def forward(images: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = plain(images)
-        change = 2e-5 * logits.abs().max() * (len(images) > 1)
+        change = torch.full((len(images), 1, 1, 1), 2e-5 * float(logits.abs().max()))
+        if is_first_exact:
+            logits = (logits * 20).round() / 20  # so many pixels are of both classes alike
+            change *= -0.01
+        change[0] *= len(images) > 1 and not is_first_exact
         return logits + torch.tensor([1.0, -1.0])[:, None, None] * change
 
     network.forward = forward
@@ -508,3 +513,17 @@ def test_windows_are_predicted_again_for_probabilities(tmp_path: Path) -> None:
         assert np.abs(first - whole).max() > 1e-4  # such windows see less
     with pytest.raises(UserError, match="missing"):
         predictor(tmp_path / "missing.png")
+
+
+@pytest.mark.parametrize("tta", ["none", "mirror"])
+@pytest.mark.parametrize("tile", [None, 32])
+def test_a_threshold_decides_in_windows_and_under_mirroring_as_without(
+    tile: int | None, tta: str
+) -> None:
+    """At half the size."""
+    image, options = noise(70, 50), {"tile": tile, "tta": tta, "scale": 0.5}
+    shares = make_predictor(**options)(image).probabilities[1]
+    for threshold in (0.2, 0.5, 0.9):
+        found = make_predictor(threshold=threshold, **options)(image)
+        clear = np.abs(shares - threshold) > 1e-5
+        assert np.array_equal(found.ids[clear] == 1, (shares >= threshold)[clear])

@@ -249,10 +249,11 @@ def test_a_run_that_was_killed_before_its_first_save_begins_again(tmp_path: Path
     assert opened(tmp_path, resume="auto").content is not None
 
 
-MINE = (
-    "config.yaml", "last.pt", "best.pt", "epoch_0005.pt", "metrics.csv", "split.csv", "report.html",
-    "samples.png", "profile.json", "learning_rate.csv",
-)  # fmt: skip
+MINE = [
+    name.replace("[0-9]*", "0005")
+    for name in HEADS
+    if "/" not in name and not name.startswith(("events", "last.1"))
+]
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -275,6 +276,17 @@ def test_a_file_of_the_users_is_not_replaced(
     (tmp_path / name).rename(tmp_path / "mine")
     with open_folder(tmp_path, overwrite=overwrite):
         assert (tmp_path / "mine").read_text() == text
+
+
+@pytest.mark.parametrize(
+    "name", ["run.json", "learning_rate.csv", "samples.png", "profile.json", "report.html"]
+)
+def test_nor_by_a_resumed_run_that_has_not_written_it_yet(tmp_path: Path, name: str) -> None:
+    with open_folder(tmp_path) as folder:
+        folder.save(make_state())
+    (tmp_path / name).write_text("mine")
+    line = refused(tmp_path, resume="auto", profile=name == "profile.json")
+    assert line.startswith(f"{tmp_path / name}: not of the run, which would replace it: rename it")
 
 
 @pytest.mark.parametrize(

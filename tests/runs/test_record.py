@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -177,9 +178,12 @@ def test_another_file_gives_another_fingerprint(tmp_path: Path) -> None:
 
 
 def test_the_record_of_two_processes_is_one(tmp_path: Path, ranks: Ranks) -> None:
-    argv = [*data_flags(make_set(tmp_path, 8)), *FLAGS, "--epochs", "1"]
+    """Its folder of images has a name of bytes that are no text."""
+    odd = tmp_path / os.fsdecode(b"c\xff")
+    argv = [*data_flags(make_set(odd, 8)), *FLAGS, "--epochs", "1"]
     outcomes = ranks.run(2, call_train, argv, str(tmp_path))
     assert [status for status, _, _ in outcomes] == [0, 0], outcomes
+    assert read(tmp_path)["settings"]["images"] == str(odd / "imgs")
     (start,) = read(tmp_path)["starts"]
     assert (start["processes"], start["end"]["state"]) == (2, "finished")
 

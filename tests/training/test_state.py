@@ -115,7 +115,9 @@ def test_the_best_epoch_is_the_last_of_the_highest_score() -> None:
         assert state.threshold == 0.25
     assert outcomes == [True, True, True, True, False, True]
     assert (state.best, state.best_epoch, state.epoch) == (0.6, 5, 6)
+    state.skipped += torch.tensor([1, 4])  # in this epoch, and in all
     assert not state.finish_epoch(None)
+    assert state.skipped.tolist() == [0, 4]
     assert state.threshold is None
     assert (state.best, state.best_epoch, state.epoch) == (0.6, 5, 7)
 

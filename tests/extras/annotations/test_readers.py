@@ -14,6 +14,7 @@ from PIL import Image
 from tests.extras.annotations import writers
 from unet_ddp.__main__ import main
 from unet_ddp.data.readers.read import read_mask
+from unet_ddp.extras.annotations.fields import Fields
 
 Mask = NDArray[np.bool_]
 
@@ -81,3 +82,8 @@ def test_masks_to_a_file_and_back(kind: str, tmp_path: Path, rng: np.random.Gene
     pairs = (out / "pairs.csv").read_text(encoding="utf-8").splitlines()
     assert pairs[0] == "image,mask" and len(pairs) == 5
     assert all((out / line.split(",")[0]).exists() for line in pairs[1:])
+
+
+@pytest.mark.parametrize("value", [3, 3.0, "3", " 3", "3 "])
+def test_an_identifier_is_the_same_however_it_is_written(value: object) -> None:
+    assert Fields({"id": value}, "image").key("id") == "3"

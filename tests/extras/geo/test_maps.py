@@ -22,7 +22,9 @@ from unet_ddp.data.readers import base
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
+from unet_ddp.extras.geo import maps
 from unet_ddp.extras.geo.checks import check_resolutions, ground_scale
+from unet_ddp.extras.geo.maps import open_map
 from unet_ddp.extras.outputs.polygons import Polygons
 
 COLOUR = ImageFormat(3)
@@ -248,3 +250,19 @@ def test_a_place_turns_with_the_pixels(tmp_path: Path, orientation: int) -> None
         y, x = divmod(int(turned[row, column]), 6)
         found = place.to_map(np.array([[column + 0.5, row + 0.5]]))
         assert found == pytest.approx(plain.to_map(np.array([[x + 0.5, y + 0.5]])), rel=1e-12)
+
+
+@pytest.mark.parametrize("bands", [1, 3])
+def test_a_remote_map_is_refused_by_the_bytes_of_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bands: int
+) -> None:
+    """Of one band its strips of 64 pixels fit, of three they do not."""
+    path = write_map(tmp_path / "a.tif", noise(64, 64)[..., :bands])
+    with rasterio.open(path) as dataset:
+        rows, columns = dataset.block_shapes[0]
+    monkeypatch.setattr(maps, "MOST_BYTES", rows * columns * 2)
+    if bands == 1:
+        open_map(path, opener=lambda *_, **__: path.open("rb")).close()
+        return
+    with pytest.raises(UserError, match=f": parts of {columns}x{rows} pixels; save it in tiles"):
+        open_map(path, opener=lambda *_, **__: path.open("rb"))

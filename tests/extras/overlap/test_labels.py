@@ -182,3 +182,15 @@ def test_masks_of_more_than_seven_classes_are_kept_too(
     assert kept[1].dtype == ids.dtype and (kept[1] == ids).all() and (kept[0] == 1).all()
     again = data[1, 0]
     assert not isinstance(again, UserError) and torch.equal(again.mask, decoded.mask)
+
+
+def test_a_value_to_ignore_is_no_sum_of_bits_where_each_class_has_a_folder() -> None:
+    """There it is a value in the folder's masks; bits 1 and 2 are two classes."""
+    labels = make_labels(2, ignore=3)
+    codes = np.array([[0, 3, 2]], np.int32)
+    here, folders = (labels.to_ids(codes, Path(path)) for path in ("m/a.png", "m/*/a.png"))
+    assert here[0, 1] == IGNORE_ID and here[0, 2] == folders[0, 2]
+    assert (
+        folders[0, 1] != IGNORE_ID
+        and find_truth(torch.from_numpy(folders)[None], 2)[0, :, 0, 1].all()
+    )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.checks.test_check import in_folder
-from tests.conftest import make_set
+from tests.conftest import data_flags, make_set
 from tests.extras.packs.test_command import pack
 from tests.object_store import put_folder
 from unet_ddp.config import DataConfig
@@ -98,3 +100,17 @@ def test_shares_of_a_pack_are_those_of_its_list(tmp_path: Path) -> None:
         orders.append(plan_shares(each, pairs.select(chosen)))
     one, other = ([(s.name, s.rows.tolist()) for s in order.sources] for order in orders)
     assert one == other == [("street", [1, 3, 4]), ("night", [0, 2])]
+
+
+def test_another_pack_at_the_same_place_has_other_stamps(tmp_path: Path) -> None:
+    """Samples that are kept are of files with a stamp."""
+    stamps = []
+    for values in ((0, 255), (0, 255), (0, 1)):
+        shutil.rmtree(tmp_path, ignore_errors=True)
+        config = DataConfig(**dict(zip(("images", "masks"), data_flags(make_set(tmp_path, 2))[1::2], strict=True)))  # fmt: skip
+        for mask in (tmp_path / "masks").iterdir():
+            half = np.repeat(np.array(values, np.uint8), 16)
+            Image.fromarray(np.tile(half, (24, 1))).save(mask)
+        folder = pack(config, tmp_path / "pack").images
+        stamps.append([pair.stamps for pair in open_pack(Path(folder))])
+    assert stamps[0] == stamps[1] != stamps[2]

@@ -14,6 +14,7 @@ import pytest
 import torch
 from tqdm import tqdm
 
+from tests.commands.handing import ArrivedError, watching
 from tests.extras.scenes.small_scenes import (
     HEIGHT,
     TILE,
@@ -271,3 +272,34 @@ def test_other_outputs_take_the_whole(scene: list[str], flag: str) -> None:
         argv.append("--overlay")
     with small_is_large() as written:
         assert run(*argv) == 0 and not written
+
+
+def test_parts_are_kept_for_all_jobs_with_the_same_mask_and_no_other(scene: list[str]) -> None:
+    others = ["--tta mirror", "--threshold 0.4", "--overlap 40", "--tile 96"]
+    alike = ["", "--workers 1", "--overwrite", "--skip-existing"]
+    names = list[str]()
+
+    def note(call: dict[str, Any]) -> None:
+        names.append(call["job"])
+        raise ArrivedError
+
+    with small_is_large(), watching(parts.Parts, note):
+        for words in (*others, *alike):
+            assert run(*scene, *words.split()) != 0
+    assert len(names) == 8 and len({*names}) == 5 and len({*names[4:]}) == 1
+
+
+def test_a_scene_whose_mask_exceeds_the_memory_is_large_at_any_scale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network sees a quarter of its pixels."""
+    monkeypatch.chdir(tmp_path)
+    argv = write_scene(tmp_path, scale=0.5)
+    counts = []
+    for most in (WIDTH * HEIGHT, WIDTH * HEIGHT - 1):
+        monkeypatch.setattr(process, "IN_MEMORY", most)
+        with small_is_large() as written:
+            monkeypatch.setattr(process, "LARGE", WIDTH * HEIGHT // 2)
+            assert run(*argv, "--overwrite") == 0
+        counts.append(len(written))
+    assert counts[0] == 0 and counts[1] > 0

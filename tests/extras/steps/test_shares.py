@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from itertools import islice, pairwise
 from pathlib import Path
@@ -10,9 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.checks.test_rules import scanned
+from tests.tiny import make_data
+from unet_ddp.checks.table import Table
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import DataConfig
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.samplers import TrainingSampler
+from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.extras.steps.shares import SharedOrder, Source, count_images, plan_shares
 
@@ -188,3 +195,18 @@ def test_shares_are_for_lists_and_not_with_balance() -> None:
         DataConfig(pairs_file="a.csv", shares=("a=1",), balance=5.0).check()
     DataConfig(images="pack", shares=("a=1",)).check()
     DataConfig(pairs_file="a.csv", shares=("a=1/3", "b=1/3", "c=1/3")).check()
+
+
+def test_each_part_of_the_data_adds_its_note_to_the_others() -> None:
+    names = "abcd"
+    pairs = Pairs(replace(pair, source="x") for pair in pairs_of(*names))
+    table = Table.from_scan([scanned(name, values=(0, 255), counts=(1, 1)) for name in names])
+    data = make_data(split=Split(pairs, pairs, ""), labels=Labels((0, 255)), notes=["first"])
+    config = DataConfig(pairs_file="a.csv", shares=("x=1",), validation_images=9)
+    assert DATA_PARTS.adapt(config, table, data, 0).notes == [
+        "first", "shares of each step: 1 x (4 images)",
+    ]  # fmt: skip
+    config = replace(config, validation_images=2)
+    assert DATA_PARTS.adapt(config, table, data, 0).notes == [
+        "first", "validation: 2 of 4 images after each epoch", "shares of each step: 1 x (4 images)",
+    ]  # fmt: skip

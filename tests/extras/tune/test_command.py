@@ -208,6 +208,7 @@ def test_the_best_trials_are_continued(
     assert words[:4] == ["python", "-m", "unet_ddp", "train"]
     config, drawn = parse_train(words[4:]), trials[by_score[0]]["drawn"]
     assert (config.optimization.epochs, config.optimization.seed) == (9, 5)
+    assert config.folder == Path("checkpoints/best")  # a run of its own, not in the search's folder
     assert config.optimization.learning_rate == pytest.approx(drawn["learning_rate"], rel=5e-3)
     assert config.network.width == int(drawn["width"])
 

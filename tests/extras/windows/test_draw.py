@@ -166,3 +166,13 @@ def test_a_small_scene_is_padded_as_a_crop_is(tmp_path: Path) -> None:
         assert isinstance(sample, Sample)
         shapes.add(tuple(sample.mask.shape))
     assert shapes == {(64, 64), (40, 64)} and data.crop_size == (64, 64)
+
+
+def test_the_memory_for_windows_that_validate_is_that_at_the_scale(tmp_path: Path) -> None:
+    """With their surroundings they are larger than those that train; all at a quarter of the pixels."""
+    folder = write_scenes(tmp_path, (512, 512), (512, 512))
+    found = {scale: prepare(folder, validation=50, scale=scale) for scale in (1.0, 0.5)}
+    for scale, data in found.items():
+        sides = [split_window(pair.image)[1][2:] for pair in data.split.validation]
+        largest = max(height * width for height, width in sides)
+        assert data.most_pixels == largest * scale**2 > SIZE**2

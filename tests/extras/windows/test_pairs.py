@@ -232,3 +232,15 @@ def test_neighbours_leak_and_blocks_do_not(tmp_path: Path) -> None:
     looks = fields.astype(np.float32)
     leaked, honest = (memorise(split, looks, mask) for split in (single, by_blocks))
     assert leaked > 0.75 and honest < 0.6  # 0.83 and 0.49; chance is 0.5
+
+
+def test_the_surroundings_of_a_window_are_equally_large_for_the_network(tmp_path: Path) -> None:
+    """At half the scale there are twice as many pixels of the scene."""
+    folder = write_scenes(tmp_path, (2048, 64))
+    (middle,) = (p for p in find_windows(folder, window=64, validation=0)[0] if "#1024+" in p.name)
+    sizes = {}
+    for scale in (1.0, 0.5, 0.25):
+        larger = with_context(middle, config_of(folder, window=64, scale=scale))
+        assert larger.inside is not None
+        sizes[scale] = larger.inside[0] * scale
+    assert len({*sizes.values()}) == 1 and sizes[1.0] > 64
