@@ -217,7 +217,7 @@ def _status_of(failure: ProcessExitedException, heard: Sequence[int]) -> int:
     """Return the status after the first process failed, and signals were heard; print by which one it was ended."""
     if failure.signal_name is None:
         return failure.exit_code
-    if heard:  # in the imports, where nothing hears it
+    if heard and failure.exit_code == -heard[0]:  # in the imports, where nothing hears it
         return 128 + heard[0]
     print_error(f"process {failure.error_index} was ended by {failure.signal_name}")
     return FAULT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -115,7 +116,9 @@ def _measure(
     """Return the checksum of a path's files if it `reads` them, else their size; without a file its stamp's, or -1."""
     try:
         if reads and is_mask and real_file(path) != path:  # a part of a file
-            return zlib.crc32(read_mask(path).tobytes())
+            with suppress(UserError):  # of several bands: its size, then
+                return zlib.crc32(read_mask(path).tobytes())
+            return (stamp or find_stamp(path))[0]
         files = pairs.files_of(path) if reads else ()
         if not files:
             return (stamp or find_stamp(path))[0]

@@ -38,9 +38,17 @@ def test_the_set_is_written_once(tmp_path: Path) -> None:
     pairs[0].image.unlink()
     write_demo(folder)  # any kind; a user may delete what is not needed
     assert not pairs[0].image.exists()
-    (folder / "README.txt").unlink()  # as after a run that was killed while drawing
-    write_demo(folder, "leaves")
-    assert pairs[0].image.exists()
+    note = folder / "README.txt"
+    note.write_text(
+        f"Being d{note.read_text()[1:]}"
+    )  # as after a run that was killed while drawing
+    write_demo(folder)
+    assert pairs[0].image.exists() and note.read_text().startswith("Drawn by unet_ddp (leaves)")
+    note.unlink()
+    with pytest.raises(
+        UserError, match="imgs: contains files that are not of the demo set; use an"
+    ):
+        write_demo(folder)
 
 
 def test_views_differ_and_are_drawn_again_alike() -> None:

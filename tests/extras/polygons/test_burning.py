@@ -77,6 +77,28 @@ def test_windows_together_are_the_whole_mask(tmp_path: Path, suffix: str, turn: 
     assert np.array_equal(parts, whole) and len(np.unique(whole)) == 4
 
 
+def test_a_centre_on_an_edge_is_the_same_in_each_window(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """Pixels of 0.2 m and outlines in whole decimetres: many edges pass through centres."""
+    write_map(tmp_path / "imgs" / "a.tif", noise(90, 70), at(0.2))
+    import shapely
+
+    x, y = corner(0)
+    corners = (rng.integers(0, [[140, 180]], (40, 3, 2)) / 10 * (1, -1) + (x, y)).round(1)
+    shapes = [shapely.Polygon(each) for each in corners]
+    labels = write_labels(tmp_path / "l.gpkg", shapes, UTM, kind=["road"] * 40)
+    (pair,) = burnt(tmp_path, labels)
+    whole = read_mask(pair.mask)
+    with Source(pair.mask) as source, source.reading() as opened:
+        assert isinstance(opened, ByWindows)
+        for top, left in ((0, 0), (1, 1), (13, 7), (32, 17), (37, 41)):
+            rows, columns = slice(top, top + 32), slice(left, left + 29)
+            part = opened.read_window(rows, columns)[..., 0]
+            assert np.array_equal(part, whole[rows, columns])
+    assert 0 < (whole > 0).mean() < 1
+
+
 def test_a_window_of_a_scene_that_is_too_large_to_read_whole(tmp_path: Path) -> None:
     """Pillow refuses 180 million pixels; `--window` reads such scenes."""
     import rasterio

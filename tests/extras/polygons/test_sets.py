@@ -58,6 +58,34 @@ def maps(tmp_path: Path) -> Path:
     return write_scenes(tmp_path)
 
 
+def test_texts_in_one_file_and_numbers_in_another_are_refused(tmp_path: Path) -> None:
+    write_scenes(tmp_path)
+    shapes = to_degrees(shapes_on()[0])
+    for k, value in enumerate([1, 2, "1", "tree", 1, 2]):
+        labels = tmp_path / "labels" / f"{'abcdef'[k]}.geojson"
+        labels.parent.mkdir(exist_ok=True)
+        write_labels(labels, shapes[5 * k : 5 * k + 5], "EPSG:4326", kind=[value] * 5)
+    images = sorted(path.stem for path in (tmp_path / "imgs").iterdir())
+    for name, path in zip(images, sorted((tmp_path / "labels").iterdir()), strict=True):
+        path.rename(path.with_name(f"{name}.geojson"))
+    with pytest.raises(
+        UserError, match=r"--class-field kind: texts in .*json, numbers in .*json; use one kind"
+    ):
+        prepared(tmp_path / "imgs", tmp_path / "labels")
+
+
+def test_a_shapefile_whose_table_alone_changes_is_read_again(tmp_path: Path) -> None:
+    """As an edit in a table of attributes does."""
+    write_scenes(tmp_path)
+    shapes, kinds = shapes_on()
+    for name, values in (("l", kinds), ("other", [f"new {kind}" for kind in kinds])):
+        write_labels(tmp_path / f"{name}.shp", to_degrees(shapes), "EPSG:4326", kind=values)
+    before = prepared(tmp_path / "imgs", tmp_path / "l.shp").labels.class_names
+    os.replace(tmp_path / "other.dbf", tmp_path / "l.dbf")
+    after = prepared(tmp_path / "imgs", tmp_path / "l.shp").labels.class_names
+    assert after == [name if k == 0 else f"new {name}" for k, name in enumerate(before)]
+
+
 # -- finding -------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,7 @@ def test_paths_are_kept_once_for_a_scene(tmp_path: Path) -> None:
     long = folder / ("x" * 200) / "b.tif"
     pairs = WindowPairs(replace(pair, mask=split_window(pair.mask)[1].of(long)) for pair in found)
     pairs.share()
-    assert pairs._rows.nbytes <= 72 * len(pairs) and pairs._scenes == [
+    assert pairs.rows.nbytes <= 72 * len(pairs) and pairs.scenes == [
         (folder / "imgs" / "a.tif", long)
     ]
     assert [pairs.to_read(k).mask for k in range(100)] == [pair.mask for pair in pairs]
@@ -237,10 +238,31 @@ def test_neighbours_leak_and_blocks_do_not(tmp_path: Path) -> None:
 def test_the_surroundings_of_a_window_are_equally_large_for_the_network(tmp_path: Path) -> None:
     """At half the scale there are twice as many pixels of the scene."""
     folder = write_scenes(tmp_path, (2048, 64))
-    (middle,) = (p for p in find_windows(folder, window=64, validation=0)[0] if "#1024+" in p.name)
+    (middle,) = (
+        p for p in find_windows(folder, window=64, validation=0)[0] if "#001024+" in p.name
+    )
     sizes = {}
     for scale in (1.0, 0.5, 0.25):
         larger = with_context(middle, config_of(folder, window=64, scale=scale))
         assert larger.inside is not None
         sizes[scale] = larger.inside[0] * scale
     assert len({*sizes.values()}) == 1 and sizes[1.0] > 64
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted"), [(0.25, 0.3), (0.3, 0.75), (1, 1.2), (5, 6), (0.5, 0.5)]
+)
+def test_a_margin_is_a_whole_number_of_strides_at_any_quotient_of_resolutions(
+    own: float, wanted: float
+) -> None:
+    unit, scale = find_unit(own / wanted), own / wanted
+    assert unit > 1 and math.isclose(unit * scale / 32, round(unit * scale / 32), abs_tol=1e-9)
+
+
+def test_scenes_without_data_are_said_to_be(tmp_path: Path) -> None:
+    empty = np.zeros((128, 128, 3), np.uint8)
+    write_map(tmp_path / "imgs" / "a.tif", empty, nodata=0, **TILED)
+    write_map(tmp_path / "masks" / "a.tif", empty[..., 0], **TILED)
+    pairs, report = find_windows(tmp_path, window=64, validation=0)
+    assert len(pairs) == 0
+    assert any(note.endswith("in 1 scene; 4 without data left out") for note in report.notes)

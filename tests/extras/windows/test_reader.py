@@ -296,6 +296,6 @@ def test_all_objects_together_keep_few_bytes(tmp_path: Path, memory_store: Memor
         obstore.put(memory_store.store, f"set/{k}.tif", local)
         with Source(PART.of(as_path(f"s3://bucket/set/{k}.tif"))) as part:
             part.image(form)
-    kept = ranges._read_block.cache_info()
+    kept = ranges.read_block.cache_info()
     assert kept.currsize >= 3 and kept.maxsize is not None
-    assert kept.maxsize * ranges._BLOCK <= 1 << 24
+    assert kept.maxsize * ranges.BLOCK <= 1 << 24

@@ -10,7 +10,7 @@ from typing import Any
 from unet_ddp.data.pairs import Stamp
 from unet_ddp.extras.cloud.clients import client
 
-_BLOCK = 1 << 16  # bytes: the tags of a TIFF are read in small parts
+BLOCK = 1 << 16  # bytes: the tags of a TIFF are read in small parts
 _KEPT = 256  # blocks, of all objects
 
 
@@ -34,22 +34,25 @@ class RangeFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer with the next bytes, and return how many they are."""
         size, first = self._stamp[0], self._at
-        end = max(first, min(size, first + len(buffer)))
-        if end - first > _BLOCK:
+        end = min(size, first + len(buffer))
+        if end <= first:
+            return 0
+        if end - first > BLOCK:
             found = _fetch(self._path, first, end)
         else:
-            begun = first // _BLOCK
-            blocks = range(begun, -(-end // _BLOCK))
-            found = b"".join(_read_block(self._path, self._stamp, number) for number in blocks)
-            found = found[first - begun * _BLOCK : end - begun * _BLOCK]
+            begun = first // BLOCK
+            blocks = range(begun, -(-end // BLOCK))
+            found = b"".join(read_block(self._path, self._stamp, number) for number in blocks)
+            found = found[first - begun * BLOCK : end - begun * BLOCK]
         buffer[: len(found)] = found
         self._at = end
         return len(found)
 
 
 @lru_cache(_KEPT)
-def _read_block(path: Path, stamp: Stamp, number: int) -> bytes:
-    return _fetch(path, number * _BLOCK, min((number + 1) * _BLOCK, stamp[0]))
+def read_block(path: Path, stamp: Stamp, number: int) -> bytes:
+    """Return a block of an object as it was at `stamp`; the last ones are kept."""
+    return _fetch(path, number * BLOCK, min((number + 1) * BLOCK, stamp[0]))
 
 
 def _fetch(path: Path, first: int, end: int) -> bytes:

@@ -5,6 +5,7 @@ Drawn from a seed alone, so that the first command works anywhere.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -37,23 +38,30 @@ def write_demo(folder: Path, kind: str | None = None) -> Path:
     """
     done = folder / "README.txt"
     with write_errors(folder, "the demo set goes there"):
-        if done.exists():
-            text = done.read_text(errors="replace")
-            if not text.startswith("Drawn by unet_ddp"):
+        found = done.read_text(errors="replace") if done.exists() else ""
+        if found:
+            if not (drawn := re.match(r"(?:Being d|D)rawn by unet_ddp(?: \((\w+)\))?", found)):
                 raise UserError(f"{done}: not of the demo set; use another folder")
-            if kind and f"({kind})" not in text:
+            there = drawn[1] or "leaves"  # of earlier versions
+            if kind not in (None, there):
                 raise UserError(
                     f"{folder}: contains another demo set, not {kind}; use another folder"
                 )
+            kind = there
+        if found.startswith("Drawn"):
             return folder
         kind = kind or "cars"
-        for name in ("imgs", "masks", "unseen"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
+        for place in (folder / name for name in ("imgs", "masks", "unseen")):
+            place.mkdir(parents=True, exist_ok=True)
+            if not found and any(place.iterdir()):
+                raise UserError(
+                    f"{place}: contains files that are not of the demo set; use another folder"
+                )
+        about = f"rawn by unet_ddp ({kind}); may be deleted, and is drawn again when needed.\n"
+        done.write_text(f"Being d{about}")  # a kill leaves this
         for name, picture in KINDS[kind]():
             picture.save(folder / name, quality=92)
-        done.write_text(
-            f"Drawn by unet_ddp ({kind}); may be deleted, and is drawn again when needed.\n"
-        )
+        done.write_text(f"D{about}")
     return folder
 
 

@@ -86,7 +86,7 @@ class MapFile(TiffFile, Scene):
             return scale
         if self.missing():
             check_installed("rasterio", "geo", f"{self.path}: its ground resolution")
-        own = self.header.ground_resolution
+        own = self.place and self.place.resolution
         return checks.ground_scale(self.path, own, scale, wanted.ground_resolution)
 
     def find_format(self, wanted: ImageFormat) -> ImageFormat:

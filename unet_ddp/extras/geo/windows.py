@@ -36,7 +36,7 @@ def open_windows(path: Path, opener: Opener | None = None) -> MapWindows | None:
 def _is_text(path: Path) -> bool:
     """Return whether GDAL can open a path by its name."""
     with suppress(UnicodeEncodeError):
-        return bool(str(path).encode())
+        return bool(str(path.absolute()).encode())
     return False
 
 

@@ -39,7 +39,7 @@ class BurntMask(NamedTuple):
 def parse(path: Path) -> BurntMask | None:
     """Return what a path names, perhaps among other words after its end; None for that of a file."""
     if found := _PATH.match(str(path)):
-        with suppress(ValueError, TypeError):  # a list may contain anything
+        with suppress(ValueError, TypeError, RecursionError):  # a list may contain anything
             image, *rule, names = json.loads(unquote(found[2]))
             return BurntMask._make([Path(found[1]), Path(image), *rule, tuple(names)])
     return None

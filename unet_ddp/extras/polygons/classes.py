@@ -45,6 +45,11 @@ def name_layers(
     field, overlap, ignore = config.class_field, config.overlap, config.ignore_index
     found = {layer.path: _list_classes(layer, field, ignore) for layer in layers}
     paths = {value: path for path, values in found.items() for value in values}
+    kinds = {type(value): path for value, path in paths.items()}
+    if len(kinds) > 1:
+        raise UserError(
+            f"--class-field {field}: texts in {kinds[str]}, numbers in {kinds[int]}; use one kind"
+        )
     if not overlap and not any(isinstance(value, str) for value in paths):
         return dict.fromkeys(found, (0, ()))
     names = _name(paths)

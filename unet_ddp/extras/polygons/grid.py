@@ -77,6 +77,12 @@ class Grid:
             )
         return moved
 
+    def to_pixels(self, points: Points) -> Points:
+        """Return columns and rows (N, 2) of points in the image's CRS: the same for whatever part is burnt."""
+        a, b, c, d, e, f = self.place.transform
+        found: Points = (points - (c, f)) @ np.linalg.inv([[a, d], [b, e]])
+        return found
+
     def _project(self, points: Points) -> Points:
         """Return (N, 2) points of the labels' CRS in the image's; not finite where there is no way."""
         from rasterio.warp import transform

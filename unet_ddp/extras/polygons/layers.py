@@ -55,10 +55,10 @@ class Features(NamedTuple):
 
 @dataclass(frozen=True)
 class Layer:
-    """The layer of polygons in a file, as it was at `stamp`."""
+    """The layer of polygons in a file, as its files were at `stamps`."""
 
     path: Path
-    stamp: Stamp
+    stamps: tuple[Stamp, ...]
     name: str
     crs: str  # empty if the file names none
     count: int
@@ -105,12 +105,12 @@ def open_layer(path: Path) -> Layer:
         UserError: there is none, or several.
     """
     with as_user_error(path):
-        stamp = find_stamp(path)
-    return _open(path, stamp)
+        stamps = tuple(map(find_stamp, find_files(path)))  # a .dbf may change alone
+    return _open(path, stamps)
 
 
 @lru_cache(maxsize=1024)
-def _open(path: Path, stamp: Stamp) -> Layer:
+def _open(path: Path, stamps: tuple[Stamp, ...]) -> Layer:
     with opening(path) as pyogrio:
         _check_content(path)
         layers = pyogrio.list_layers(path).astype(str).tolist()  # name and type
@@ -125,7 +125,7 @@ def _open(path: Path, stamp: Stamp) -> Layer:
         about = pyogrio.read_info(path, layer=found[0], force_total_bounds=True)
     extent = about["total_bounds"] or (0.0, 0.0, 0.0, 0.0)
     fields = tuple(map(str, about["fields"]))
-    return Layer(path, stamp, found[0], about["crs"] or "", about["features"], fields, extent)
+    return Layer(path, stamps, found[0], about["crs"] or "", about["features"], fields, extent)
 
 
 def find_files(labels: Path) -> list[Path]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from unet_ddp.data.listing import files_by_name
@@ -19,24 +20,30 @@ SUFFIXES = (".gpkg", ".geojson", ".shp")
 """Of files of polygons."""
 BURNT = ".polygons"
 """Suffix of the path of a mask that is burnt when it is read."""
+_FIRST = 100  # files
 
 
 class PolygonKind(PairKind):
-    """Images with one file of polygons, with a folder of such files, or with a list that may name some."""
+    """Images with one file of polygons, with a folder of such files, or with a list that names some."""
 
     def claims(self, places: Places) -> bool:
-        """Return whether the masks' place is or contains such a file; a list may name some."""
+        """Return whether the masks' place is, contains or lists such a file."""
         masks = places.masks
-        if places.listed is not None or masks is None or places.images is None:
-            return places.listed is not None
+        if places.listed is not None:
+            return _names_labels(places.listed)
+        if masks is None or places.images is None:
+            return False
         if is_address(masks) or not masks.is_dir():
             return is_labels(masks.suffix)
-        found = False
-        for suffix in _list_suffixes(masks):
-            if masks != places.images and can_read(suffix):
-                return False
-            found |= is_labels(suffix)
-        return found
+        if masks != places.images and _begins_with_image(masks):
+            return False
+        for _, _, names in os.walk(masks):  # the first folder with files of either kind decides
+            suffixes = {Path(name).suffix.lower() for name in names}
+            if any(map(is_labels, suffixes)):
+                return masks == places.images or not any(map(can_read, suffixes))
+            if any(map(can_read, suffixes)):
+                break
+        return False
 
     def find(self, places: Places, report: Report) -> Pairs:
         """Return the pairs, each mask burnt when it is read."""
@@ -74,14 +81,11 @@ def is_labels(suffix: str) -> bool:
     return suffix.lower() in SUFFIXES
 
 
-def _list_suffixes(folder: str | Path) -> Iterator[str]:
-    """Yield the suffix of each file below a folder, which may have millions, as it is found."""
+def _begins_with_image(folder: Path) -> bool:
+    """Return whether an image is among the first files of a folder, which may have millions."""
     with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _list_suffixes(entry.path)
-            else:
-                yield Path(entry.name).suffix.lower()
+        return any(can_read(Path(entry.name).suffix.lower()) for entry in islice(entries, _FIRST))
+    return False
 
 
 def _list_labels(masks: Path, stamps: dict[str, Stamp]) -> Files:
@@ -96,3 +100,12 @@ def _give_to_all(
     if masks.is_dir():
         return found
     return {name + (suffix or ""): [str(masks)] for name in images}
+
+
+def _names_labels(listed: Path) -> bool:
+    """Return whether the text of a list has a suffix of files of polygons."""
+    with suppress(OSError):  # who reads the list says so
+        if not is_address(listed) and listed.is_file():
+            text = listed.read_bytes().replace(b"\0", b"").lower()  # UTF-16, too
+            return any(suffix.encode() in text for suffix in SUFFIXES)
+    return False

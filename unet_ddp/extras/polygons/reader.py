@@ -17,6 +17,8 @@ from unet_ddp.extras.polygons.grid import WHOLE, open_grid
 from unet_ddp.extras.polygons.layers import Features, open_layer
 from unet_ddp.extras.polygons.polygon_kind import BURNT
 
+_SHIFT = 1  # columns: of coordinates that are pixels already, rasterio warns, and not only in its own thread
+
 
 class PolygonFile(BandsFile):
     """The mask that a path names, see `BurntMask`: 0, and the classes of polygons where a pixel's centre is in them.
@@ -71,8 +73,9 @@ class PolygonFile(BandsFile):
         if self._mask.overlap:
             groups = [groups[0] & (codes == code) for code in np.unique(codes)]
             codes = 1 << codes >> 1
-        corner = Affine.translation(columns.start or 0, rows.start or 0)
-        transform = Affine(*self.grid.place.transform) * corner
+        corner = (columns.start or 0) - _SHIFT, rows.start or 0
+        shapes = shapely.transform(shapes, lambda points: self.grid.to_pixels(points) - corner)
+        transform = Affine.translation(_SHIFT, 0)
         values = np.zeros(np.broadcast_to(0, self.grid.size)[rows, columns].shape, np.int32)
         with gdal(self.path):
             for chosen in filter(np.any, groups):

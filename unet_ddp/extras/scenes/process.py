@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -22,6 +22,7 @@ from unet_ddp.checkpoints.weights import find_model
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, IN_MEMORY, Ids, Mask
 from unet_ddp.data.pairs import find_stamp
+from unet_ddp.data.readers.base import as_user_error
 from unet_ddp.data.readers.read import find_reader
 from unet_ddp.distributed.device import free_memory
 from unet_ddp.errors import UserError, count_of, hides_bars, print_lines
@@ -82,6 +83,9 @@ def find_scenes(job: Job) -> set[int]:
 
 def _is_large(predictor: Predictor, files: ImageFiles) -> bool:
     """Return whether a TIFF is a large scene; one that can't be read is none."""
+    with suppress(UserError), as_user_error(files.image), closing(MapFile(files.image)) as file:
+        if file.layout.pixels < LARGE:  # the header alone
+            return False
     with suppress(UserError), files.source:
         scene = open_scene(predictor, files.source)
         if scene is not None:

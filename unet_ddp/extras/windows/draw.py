@@ -81,8 +81,8 @@ class DrawnWindows(WindowPairs):
         super().__init__(pairs)
         self.size = size
         self.share()
-        numbers, windows = self._rows[:, 0], self._rows[:, 1:5]
-        self._areas = [_find_area(windows[numbers == k], size) for k in range(len(self._scenes))]
+        numbers, windows = self.rows[:, 0], self.rows[:, 1:5]
+        self._areas = [_find_area(windows[numbers == k], size) for k in range(len(self.scenes))]
 
     def to_read(self, row: int) -> Pair:
         """Return the paths of the window that a number of `draw_window` stands for."""
@@ -90,7 +90,7 @@ class DrawnWindows(WindowPairs):
         if move:
             half = self.size // 2
             down, right = (each - half for each in divmod(move - 1, self.size + 1))
-            image, mask = self._scenes[self._rows[index, 0]]
+            image, mask = self.scenes[self.rows[index, 0]]
             for step in ((down, right), (down, 0), (0, right), (0, 0)):
                 if window := self._move(index, step):
                     return Pair("", window.of(image), window.of(mask))
@@ -98,7 +98,7 @@ class DrawnWindows(WindowPairs):
 
     def _move(self, index: int, step: tuple[int, int]) -> Window | None:
         """Return a window at its full size, moved; None if it would reach into one that is not trained on."""
-        scene, *window = self._rows[index, :5]
+        scene, *window = self.rows[index, :5]
         first, end, trained = self._areas[scene]
         corner = np.array(window[:2]) + (np.array(window[2:]) - self.size) // 2 + step
         corner = np.maximum(first, np.minimum(corner, end - self.size))

@@ -55,13 +55,14 @@ def find_windows(scenes: Pairs, config: DataConfig, report: Report) -> Pairs:
     report.add_problems([grid.fault for grid in grids if grid.fault])
     groups = _name_groups(scenes, config)
     found = [pair for grid in grids for pair in _list_pairs(grid, config, groups)]
-    if not found:
-        return WindowPairs()
     side, empty = config.window, sum(grid.empty for grid in grids)
     left_out = f"; {empty:,} without data left out" if empty else ""
+    scenes_read = count_of(sum(not grid.fault for grid in grids), "scene")
     report.notes.append(
-        f"windows: {len(found):,} of {side}x{side} pixels in {count_of(len(grids), 'scene')}{left_out}"
+        f"windows: {len(found):,} of {side}x{side} pixels in {scenes_read}{left_out}"
     )
+    if not found:
+        return WindowPairs()
     if config.val_images is None and config.validation:
         _check_division(found, scenes, config)
     return WindowPairs(sorted(found, key=lambda pair: pair.name))

@@ -57,14 +57,14 @@ class WindowPairs(Pairs):
 
     def share(self) -> None:
         """Prepare for processes that share this one's memory; see `Pairs.share`."""
-        self._scenes, self._rows = self.find_scenes()
+        self.scenes, self.rows = self.find_scenes()
 
     def to_read(self, row: int) -> Pair:
         """Return the paths of a pair, after `share`."""
-        scene, *sides = self._rows[row].tolist()
+        scene, *sides = self.rows[row].tolist()
         window, inner = Window(*sides[:4]), Window(*sides[4:])
         inside = None if window == inner else (inner.top - window.top, inner.left - window.left)
-        image, mask = self._scenes[scene]
+        image, mask = self.scenes[scene]
         return Pair("", window.of(image), inner.of(mask), inside=inside)
 
     def local(self, path: Path, ignore: int | None = None) -> AbstractContextManager[Path]:
@@ -150,5 +150,5 @@ def with_context(pair: Pair, config: DataConfig) -> Pair:
 
 def find_unit(scale: float) -> int:
     """Return the pixels of a scene that are a whole number of the network's strides at `scale`; 1 if few are not."""
-    unit = (_STRIDE / Fraction(str(scale))).numerator
+    unit = (_STRIDE / Fraction(scale).limit_denominator(10_000)).numerator
     return unit if unit < 16 * _STRIDE else 1
