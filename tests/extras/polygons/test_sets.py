@@ -81,7 +81,7 @@ def test_a_shapefile_whose_table_alone_changes_is_read_again(tmp_path: Path) -> 
     for name, values in (("l", kinds), ("other", [f"new {kind}" for kind in kinds])):
         write_labels(tmp_path / f"{name}.shp", to_degrees(shapes), "EPSG:4326", kind=values)
     before = prepared(tmp_path / "imgs", tmp_path / "l.shp").labels.class_names
-    os.replace(tmp_path / "other.dbf", tmp_path / "l.dbf")
+    (tmp_path / "other.dbf").replace(tmp_path / "l.dbf")
     after = prepared(tmp_path / "imgs", tmp_path / "l.shp").labels.class_names
     assert after == [name if k == 0 else f"new {name}" for k, name in enumerate(before)]
 
