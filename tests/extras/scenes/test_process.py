@@ -298,8 +298,8 @@ def test_a_scene_whose_mask_exceeds_the_memory_is_large_at_any_scale(
     counts = []
     for most in (WIDTH * HEIGHT, WIDTH * HEIGHT - 1):
         monkeypatch.setattr(process, "IN_MEMORY", most)
-        with small_is_large() as written:
-            monkeypatch.setattr(process, "LARGE", WIDTH * HEIGHT // 2)
+        with small_is_large() as written, monkeypatch.context() as patch:
+            patch.setattr(process, "LARGE", WIDTH * HEIGHT // 2)
             assert run(*argv, "--overwrite") == 0
         counts.append(len(written))
     assert counts[0] == 0 and counts[1] > 0
