@@ -320,6 +320,7 @@ class Elastic:
         )
 
 
+@pytest.mark.release
 @two_hosts
 def test_hosts_come_and_go(pair: Hosts, ranks: Ranks, images: Path, tmp_path: Path) -> None:
     """A cable that is cut and plugged in again, one that is loose, a host that dies and comes back."""

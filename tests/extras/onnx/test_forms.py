@@ -54,7 +54,7 @@ def test_a_photo_has_one_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
     """A network that is unsure of many pixels sees the demo set's JPEGs: as files, as pixels, exported."""
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
     monkeypatch.chdir(tmp_path)
-    write_demo(Path("demo"))
+    write_demo(Path("demo"), "leaves")
     data = ["--images", "demo/imgs", "--masks", "demo/masks"]
     how = ["--width", "8", "--epochs", "2", "--workers", "0", "--seed", "1"]
     trained = warm_python(tmp_path, "-m", "unet_ddp", "train", *data, *how, "--scale", scale)
