@@ -311,7 +311,7 @@ class Elastic:
 
     def wait_for_world(self, size: int) -> None:
         """Wait until an epoch has ended since the latest start of a world of this size."""
-        text = {1: "(2 at a time), ", 2: "at a time on each of 2 processes"}
+        text = {1: "(2 at a time on 1 process), ", 2: "at a time on each of 2 processes"}
         wait_for(
             lambda: (
                 "\nepoch" in self.log.read_text().rpartition("\nrun: ")[2].partition(text[size])[2]

@@ -378,7 +378,7 @@ def test_the_lines_about_a_run() -> None:
         config = with_options(accumulate=accumulate)
         model, loaders, state = build_run(config)
         line = describe_run(config, model, state, loaders, WORLD)[1]
-        assert f"{start} images (2 at a time), cpu, float32" in line
+        assert f"{start} images (2 at a time on 1 process), cpu, float32" in line
 
 
 def test_patience_needs_validation_images() -> None:

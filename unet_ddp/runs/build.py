@@ -238,8 +238,8 @@ def describe_run(
     """Return lines for the user: the network, the run, and a device that was never tried."""
     options = config.optimization
     images = loaders.training.sampler.per_step * world.size
-    who = f" on each of {world.size} processes" if world.size > 1 else ""
-    share = f" ({options.batch_size} at a time{who})" if who or options.accumulate > 1 else ""
+    each = "each of " if world.size > 1 else ""
+    share = f"{options.batch_size} at a time on {each}{count_of(world.size, 'process')}"
     notes = describe_untried(world.device)
     if state.has_local_norms:
         notes += [
@@ -255,7 +255,7 @@ def describe_run(
     return [
         f"network: {spec.architecture}; {sum(p.numel() for p in state.network.parameters()):,} parameters",
         f"run: {config.address}; {count_of(options.epochs, 'epoch')} of "
-        f"{count_of(state.steps_per_epoch, 'step')} of {count_of(images, 'image')}{share}, "
+        f"{count_of(state.steps_per_epoch, 'step')} of {count_of(images, 'image')} ({share}), "
         f"{world.device.type}, {str(spec.precision.dtype).removeprefix('torch.')}, "
         f"{count_of(count_workers(world, config.launch.workers), 'reading process')} each",
         *notes,
