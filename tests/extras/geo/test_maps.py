@@ -266,3 +266,14 @@ def test_a_remote_map_is_refused_by_the_bytes_of_its_parts(
         return
     with pytest.raises(UserError, match=f": parts of {columns}x{rows} pixels; save it in tiles"):
         open_map(path, opener=lambda *_, **__: path.open("rb"))
+
+
+def test_the_resolution_of_a_scene_that_is_too_large_to_open_whole_is_known(tmp_path: Path) -> None:
+    """Mostly empty: 200 million pixels in a small file."""
+    path, side = tmp_path / "a.tif", 14_500
+    about = {"count": 1, "dtype": "uint8", "crs": UTM, "transform": rasterio.Affine(*at(0.5)[:6])}
+    how = {"width": side, "height": side, "tiled": True, "sparse_ok": True, "compress": "deflate"}
+    with rasterio.open(path, "w", driver="GTiff", **how, **about):
+        pass
+    with Source(path) as source, source.reading() as opened:
+        assert opened.find_scale(ImageFormat(1, ground_resolution=1.0), 1.0) == pytest.approx(0.5)

@@ -58,6 +58,18 @@ def maps(tmp_path: Path) -> Path:
     return write_scenes(tmp_path)
 
 
+def test_a_picture_below_the_files_of_polygons_changes_nothing(tmp_path: Path) -> None:
+    write_scenes(tmp_path)
+    shapes, kinds = shapes_on()
+    labels = tmp_path / "labels"
+    (labels / "preview").mkdir(parents=True)
+    for image in (tmp_path / "imgs").iterdir():
+        write_labels(labels / f"{image.stem}.geojson", to_degrees(shapes), "EPSG:4326", kind=kinds)
+    Image.fromarray(noise(8, 8)).save(labels / "preview" / "p.png")
+    split = prepared(tmp_path / "imgs", labels).split
+    assert len(split.training) + len(split.validation) == 6
+
+
 def test_texts_in_one_file_and_numbers_in_another_are_refused(tmp_path: Path) -> None:
     write_scenes(tmp_path)
     shapes = to_degrees(shapes_on()[0])
@@ -279,7 +291,7 @@ def test_a_path_says_all_of_a_mask(
     assert parse(mask.labels) is None
 
 
-@pytest.mark.parametrize("words", ["", "1", "%5B1%5D", "%7B%7D", "a"])
+@pytest.mark.parametrize("words", ["", "1", "%5B1%5D", "%7B%7D", "a", "%5B" * 1_300])
 def test_a_path_in_a_list_may_say_anything(maps: Path, words: str) -> None:
     rows = [f"imgs/{name}x.tif,labels.gpkg#@{words}@{name}x.tif.polygons" for name in "abcdef"]
     (maps / "list.csv").write_text("\n".join(["image,mask", *rows]))

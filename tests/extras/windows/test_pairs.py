@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,12 @@ from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.splits import split_pairs
+from unet_ddp.data.readers.read import read_mask
+from unet_ddp.data.splits import Split, split_pairs
 from unet_ddp.extras.windows.pairs import WindowPairs, find_unit, with_context
 from unet_ddp.extras.windows.paths import split_window
 from unet_ddp.network.unet import UNet
+from unet_ddp.runs.same_data import measure_files
 
 CLASSES = Labels((0, 1))
 
@@ -266,3 +269,17 @@ def test_scenes_without_data_are_said_to_be(tmp_path: Path) -> None:
     pairs, report = find_windows(tmp_path, window=64, validation=0)
     assert len(pairs) == 0
     assert any(note.endswith("in 1 scene; 4 without data left out") for note in report.notes)
+
+
+@pytest.mark.parametrize("bands", [1, 5])
+def test_a_sampled_mask_of_a_window_is_measured(tmp_path: Path, bands: int) -> None:
+    """By its pixels; one of several bands, which may overlap, by the size of its file."""
+    folder = write_scenes(tmp_path, (128, 128))
+    mask = folder / "masks" / "a.tif"
+    found, _ = find_windows(folder, window=64, validation=0)
+    write_map(mask, np.zeros((128, 128, bands), np.uint8), **TILED)
+    measured = measure_files(Split(found, found[:0], ""))[:, 1].tolist()
+    expected = mask.stat().st_size
+    if bands == 1:
+        expected = zlib.crc32(read_mask(found[0].mask).tobytes())
+    assert measured == [expected] * 4

@@ -285,6 +285,19 @@ def test_a_tiff_whose_name_is_not_utf_8_is_read_by_windows(tmp_path: Path) -> No
     assert isinstance(open_scene(odd), MapWindows)  # not a decoded copy
 
 
+def test_a_folder_whose_name_is_not_utf_8_may_be_the_working_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, form = image_of("tif tiled", tmp_path)
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    path.rename(folder / path.name)
+    monkeypatch.chdir(folder)
+    with Source(PART.of(Path(path.name))) as part:
+        pixels, _ = part.image(form)
+    np.testing.assert_array_equal(pixels, draw_scene(1, 128, 160)[0][PART.rows, PART.columns])
+
+
 def test_all_objects_together_keep_few_bytes(tmp_path: Path, memory_store: MemoryBucket) -> None:
     """Each scene stays open, so what is kept for one would be kept for hundreds."""
     import obstore

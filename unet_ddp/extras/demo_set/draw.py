@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 from PIL import Image
@@ -40,14 +39,13 @@ def write_demo(folder: Path, kind: str | None = None) -> Path:
     with write_errors(folder, "the demo set goes there"):
         found = done.read_text(errors="replace") if done.exists() else ""
         if found:
-            if not (drawn := re.match(r"(?:Being d|D)rawn by unet_ddp(?: \((\w+)\))?", found)):
+            if not (drawn := re.match(r"(?:Being d|D)rawn by unet_ddp \((\w+)\)", found)):
                 raise UserError(f"{done}: not of the demo set; use another folder")
-            there = drawn[1] or "leaves"  # of earlier versions
-            if kind not in (None, there):
+            if kind not in (None, drawn[1]):
                 raise UserError(
                     f"{folder}: contains another demo set, not {kind}; use another folder"
                 )
-            kind = there
+            kind = drawn[1]
         if found.startswith("Drawn"):
             return folder
         kind = kind or "cars"
@@ -72,8 +70,8 @@ def _draw_cars() -> Files:
             yield f"imgs/car{car:02d}_{view:02d}.jpg", image
             yield f"masks/car{car:02d}_{view:02d}_mask.gif", mask
     for car in range(CARS, CARS + UNSEEN):
-        for image, _ in islice(draw_views(car), 1):
-            yield f"unseen/car{car:02d}_00.jpg", image
+        image, _ = next(draw_views(car))
+        yield f"unseen/car{car:02d}_00.jpg", image
 
 
 def _draw_leaves() -> Files:

@@ -50,7 +50,7 @@ def name_layers(
         raise UserError(
             f"--class-field {field}: texts in {kinds[str]}, numbers in {kinds[int]}; use one kind"
         )
-    if not overlap and not any(isinstance(value, str) for value in paths):
+    if not overlap and str not in kinds:
         return dict.fromkeys(found, (0, ()))
     names = _name(paths)
     most = MOST_PLANES if overlap else IGNORE_ID - 1
