@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
 from tests.checks.catalogue import (
@@ -22,8 +23,13 @@ from tests.checks.catalogue import (
 )
 from tests.conftest import data_flags, make_pair, make_set
 from unet_ddp.__main__ import main
+from unet_ddp.cli import parse_train
 from unet_ddp.commands.doctor import format_findings
+from unet_ddp.config import TrainConfig
 from unet_ddp.data.matching import Report
+from unet_ddp.errors import how_to_install
+from unet_ddp.extras.transfer.pretrained import find_packaged
+from unet_ddp.network.architecture import full_name
 
 SMALL = ["--batch-size", "1"]
 
@@ -71,11 +77,12 @@ def test_lines_for_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     flags = [*SMALL, "--class-names", "ground", "square", "--validation", "35"]
     assert main(["doctor", *data_flags(tmp_path), *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[3:5] == [
+    assert lines[3].startswith("few images: ")
+    assert lines[4:6] == [
         "images: 6 .png; 6 of 32x24",
         "masks: 6 .png; grey, values 0 (89.45%), 255 (10.55%)",
     ]
-    assert lines[5:] == [
+    assert lines[6:] == [
         "",
         "class  name    mask value  of training  of validation  balancing weight",
         "0      ground  0           89.45%       89.45%         0.559",
@@ -223,6 +230,42 @@ def test_a_recipe_that_does_not_fit_is_named(
     assert status == 2 and line.startswith("--group-pattern '")
     assert "; --config carvana sets --group-pattern: give another value on" in line
     assert re.search(r"or delete it in a copy of \S+carvana\.yaml$", line)
+
+
+def test_few_images_of_a_usual_kind_get_flags_that_train(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_set(tmp_path, 6)
+    (note,) = of_kind(examine(tmp_path, capsys)[1], "few images")
+    flags = note.partition("add ")[2].split()
+    config = parse_train([*data_flags(tmp_path), *flags], prog="train.py", kind=TrainConfig)
+    assert config.network.encoder_weights == "imagenet" and find_packaged(
+        full_name(config.network.encoder or "")
+    )
+
+    monkeypatch.setattr("unet_ddp.extras.transfer.pretrained.find_packaged", lambda encoder: None)
+    (note,) = of_kind(examine(tmp_path, capsys)[1], "few images")
+    assert note.endswith(how_to_install("pretrained"))
+    monkeypatch.setattr("unet_ddp.commands.doctor._FEW", 5)  # as many as are trained on
+    assert not of_kind(examine(tmp_path, capsys)[1], "few images")
+
+
+def test_other_images_and_a_chosen_encoder_get_no_flags(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_set(tmp_path, 6)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("encoder: resnet18\n")
+    for flags in (["--channels", "4"], ["--config", str(recipe)]):
+        status, lines = examine(tmp_path, capsys, *flags)
+        assert status == 0 and not of_kind(lines, "few images"), flags
+    each(
+        tmp_path,
+        "imgs",
+        lambda path, a: tifffile.imwrite(path.with_suffix(".tif"), a * np.uint16(257)),
+    )
+    status, lines = examine(tmp_path, capsys)
+    assert status == 0 and not of_kind(lines, "few images")
 
 
 def test_a_long_word_in_a_message_takes_no_time() -> None:
