@@ -147,8 +147,8 @@ def train(
             objects, 127 for masks with soft edges.
         invert: Two classes: treat dark pixels as foreground.
         instances: Each object has a different number, or colour, in its mask: learn background,
-            objects and the borders between touching ones, and predict numbered objects (needs the
-            extra objects; docs/objects.md).
+            objects and their borders, and predict numbered objects (needs the extra objects;
+            docs/objects.md).
         overlap: Classes may overlap: masks are a folder for each class, a page of a TIFF for each,
             or bit fields; each class is learnt and predicted by itself
             (docs/how-to/overlapping-classes.md).

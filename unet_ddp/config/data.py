@@ -129,7 +129,7 @@ class DataConfig:
         Excludes("mask_threshold", "palette", "classes", "invert"),
         Brief("Masks number their objects; keep these apart."),
     ] = False
-    """Each object has a different number, or colour, in its mask: learn background, objects and the borders between touching ones, and predict numbered objects (needs the extra objects; docs/objects.md)."""
+    """Each object has a different number, or colour, in its mask: learn background, objects and their borders, and predict numbered objects (needs the extra objects; docs/objects.md)."""
     overlap: Annotated[
         bool,
         Kind.FIXED,

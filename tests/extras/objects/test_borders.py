@@ -1,50 +1,69 @@
-"""Borders between objects, worked out by hand and against a search of each pixel's window."""
+"""Rims of objects, worked out by hand and against a search of each pixel."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from unet_ddp.extras.objects.borders import BACKGROUND, BODY, BORDER, mark_borders, number_densely
+from unet_ddp.extras.objects.borders import BODY, BORDER, mark_borders, number_densely
 
 
-def test_two_that_touch_have_a_border_in_both_and_one_alone_has_none() -> None:
-    numbers = np.zeros((5, 9), np.uint8)
-    numbers[1:4, 1:4], numbers[1:4, 4:7] = 9, 200
+def test_touching_objects_have_a_rim_all_around_and_bodies_that_are_apart() -> None:
+    numbers = np.zeros((11, 20), np.uint8)
+    numbers[1:10, 1:10], numbers[1:10, 10:19] = 9, 200
     ids = mark_borders(numbers)
-    expected = (numbers > 0).astype(np.uint8)
-    expected[0:5, 3:5] = BORDER  # and the background above and below, near both
+    expected = (numbers > 0).astype(np.uint8) * BORDER
+    expected[2:9, 2:9] = expected[2:9, 11:18] = (
+        BODY  # the innermost pixel is 5 deep: 1 is below 40 %
+    )
     assert np.array_equal(ids, expected)
-    assert set(np.unique(mark_borders(np.where(numbers == 9, 9, 0)))) == {BACKGROUND, BODY}
 
 
-def test_a_gap_of_a_pixel_is_border_and_a_wide_one_is_background() -> None:
-    row = np.array([[5, 5, 5, 0, 7, 7, 0, 0, 3, 3]])
-    assert mark_borders(row).tolist() == [[1, 1, 1, 2, 1, 1, 0, 0, 1, 1]]
+def test_small_objects_are_bodies_but_where_they_touch() -> None:
+    row = np.array([[5, 0, 7, 7, 3, 3, 3]])
+    assert mark_borders(row).tolist() == [[1, 0, 1, 2, 2, 1, 1]]
 
 
-def by_search(numbers: np.ndarray, radii: dict[int, int]) -> np.ndarray:
-    """The rule of `mark_borders`, one pixel at a time."""
+def by_search(numbers: np.ndarray) -> np.ndarray:
+    """The rule of `mark_borders`, one pixel at a time; distances by all pixels of an object's edge."""
     ids = (numbers > 0).astype(np.uint8)
-    for y, x in np.ndindex(numbers.shape):
-        radius = radii[int(numbers[y, x])]
-        window = numbers[max(0, y - radius) : y + radius + 1, max(0, x - radius) : x + radius + 1]
-        if len(set(window.ravel().tolist()) - {0}) > 1:
-            ids[y, x] = BORDER
+    padded = np.pad(numbers, 1, mode="edge")  # beyond the image all goes on
+    for number in np.unique(numbers[numbers > 0]):
+        is_edge, touches = np.zeros(numbers.shape, bool), np.zeros(numbers.shape, bool)
+        for y, x in zip(*np.nonzero(numbers == number), strict=True):
+            beside = [
+                padded[y, x + 1],
+                padded[y + 2, x + 1],
+                padded[y + 1, x],
+                padded[y + 1, x + 2],
+            ]
+            others = {int(value) for value in beside} - {int(number)}
+            is_edge[y, x], touches[y, x] = bool(others), bool(others - {0})
+        edges, places = np.argwhere(is_edge), np.argwhere(numbers == number)
+        if not len(edges):
+            continue  # the whole image
+        apart = places[:, None] - edges[None]
+        depths = 1 + np.sqrt((apart**2).sum(-1).min(1)).astype(np.float32)
+        rim = np.minimum(np.float32(0.4) * depths.max(), 8)
+        is_border = (depths < rim) | touches[tuple(places.T)]
+        ids[tuple(places[is_border].T)] = BORDER
     return ids
 
 
-def test_a_border_is_as_wide_as_its_objects_are_large() -> None:
-    """40x40 pixels: 2.5, rounded to even, into the object; 70x70: 4; a small one: 1."""
+def test_rims_are_those_of_a_search(rng: np.random.Generator) -> None:
     numbers = np.zeros((90, 140), np.int32)
     numbers[5:45, 5:45], numbers[5:75, 45:115], numbers[46:52, 38:44] = 40_000, 3, 2**24 - 1
-    ids = mark_borders(numbers)
-    assert np.array_equal(ids, by_search(numbers, {0: 4, 40_000: 2, 3: 4, 2**24 - 1: 1}))
-    assert ids[20, 42:50].tolist() == [1, 2, 2, 2, 2, 2, 2, 1]
+    y, x = np.mgrid[:90, :140]
+    numbers[(y - 80) ** 2 + (x - 30) ** 2 < 300] = 8  # cut by the image's edge
+    assert np.array_equal(mark_borders(numbers), by_search(numbers))
+    blocks = np.kron(rng.integers(0, 4, (6, 7)), np.ones((5, 6), int)).astype(np.int32)
+    assert np.array_equal(mark_borders(blocks), by_search(blocks))
 
 
-def test_a_border_reaches_8_pixels_into_an_object_at_most() -> None:
+def test_a_rim_is_7_pixels_wide_at_most_and_ends_at_the_image() -> None:
     ids = mark_borders(np.ones((200, 400), np.uint8).cumsum(1) // 201 + 1)
-    assert np.flatnonzero(ids[100] == BORDER).tolist() == [*range(192, 208)]
+    assert np.flatnonzero(ids[100] == BORDER).tolist() == [*range(193, 207)]
+    assert np.array_equal(ids[0], ids[100])
+    assert set(np.unique(mark_borders(np.ones((9, 9), np.uint8)))) == {BODY}
 
 
 def test_gaps_and_the_order_of_numbers_change_nothing(rng: np.random.Generator) -> None:
