@@ -46,4 +46,4 @@ def test_the_points_are_those_that_the_page_of_own_parts_describes() -> None:
 
 def test_every_file_has_the_format_that_is_kept() -> None:
     assert "their format number is 1" in PAGE
-    assert checkpoint.FORMAT == record.FORMAT == pack_columns.VERSION == 1
+    assert checkpoint.FORMAT == record.FORMAT == pack_columns.FORMAT == 1
