@@ -35,7 +35,7 @@ An editor and a notebook show this page's texts, and so does
 
     python -c "import unet_ddp; help(unet_ddp.train)"
 
-All names in `unet_ddp`. Everything else in the package is internal, and may change in any version.
+All names in `unet_ddp`; [what stays](public.md) says how long. Everything else is internal.
 [From Python](../how-to/from-arrays.md) shows how to use them. [Parts of your own](../own_parts.md) has the
 interfaces of losses, networks, readers and outputs of your own. [Flags](flags.md#train) has the settings of `train`; an editor shows their types.
 

@@ -65,6 +65,8 @@ CASES: dict[str, list[str]] = {
 STOPPED = {"two": [], "classes": [*OWN, *CASES["classes"][-6:]]}
 """Those that are continued, with what has to be typed again: a checkpoint starts no code."""
 KEPT = ("config.yaml", "run.json", "metrics.csv", "split.csv", "best.pt", "last.pt")
+TABLES = {"two": ["rank"], "objects": ["objects", "counts"]}
+"""The flags of tables that predict writes of a case."""
 LEAST = 2e-5  # by which each probability must differ from those where another class is predicted
 _HOME = "/data"  # stands for the folder in which the files were made
 
@@ -128,6 +130,14 @@ def network_flags(case: str) -> list[str]:
     return ["--network", f"{PARTS}:Tiny"] if case != "two" else []
 
 
+def predicted(case: str, folder: str) -> list[str]:
+    """Return what predict is told of a case: two images, and what it writes of them to a folder."""
+    words = [f"{case}/imgs/00.bmp", f"{case}/imgs/01.bmp", "-o", folder]
+    for flag in TABLES.get(case, []):
+        words += [f"--{flag}", f"{folder}/{flag}.csv"]
+    return words
+
+
 def run(*words: str) -> None:
     """Run a command, which must succeed."""
     sys.argv = ["unet-ddp", *words]  # what run.json says was typed
@@ -141,7 +151,7 @@ def make_case(case: str) -> None:
     data = ["--images", f"{case}/imgs", "--masks", f"{case}/masks"]
     run("train", *data, *TRAIN, *CASES[case], "--exp-name", case)
     model = ["--model", f"checkpoints/{case}/best.pt", *network_flags(case), "--device", "cpu"]
-    run("predict", f"{case}/imgs/00.bmp", f"{case}/imgs/01.bmp", *model, "-o", f"masks/{case}")
+    run("predict", *predicted(case, f"masks/{case}"), *model)
     run("evaluate", *model, "--workers", "0")
     check_margins(case)
 
@@ -212,7 +222,11 @@ def keep_all(work: Path, folder: Path) -> None:
         run_folder = work / "checkpoints" / case
         for name in KEPT if case in STOPPED else ("best.pt",):
             keep(run_folder / name, folder / case / name, home)
-        scores[case] = json.loads((run_folder / "evaluation/scores.json").read_text())
+        evaluation = run_folder / "evaluation"
+        tables = {
+            each.name: each.read_text().splitlines()[0] for each in sorted(evaluation.glob("*.csv"))
+        }
+        scores[case] = {**json.loads((evaluation / "scores.json").read_text()), "tables": tables}
     for name in ("masks", "pack", "card"):
         for path in sorted(filter(Path.is_file, (work / name).rglob("*"))):
             if path.suffix not in (".md",):

@@ -24,7 +24,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 
 from benchmarks.interface import describe_interface, find_missing
-from benchmarks.released import CASES, PACKED, PARTS, STOPPED, draw, network_flags
+from benchmarks.released import CASES, PACKED, PARTS, STOPPED, draw, network_flags, predicted
 from tests.object_store import MemoryBucket
 from tests.ranks import call_main, call_train
 from unet_ddp import __version__
@@ -87,15 +87,27 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 @pytest.mark.parametrize("case", CASES)
 def test_the_masks_are_those_that_were_kept(home: Path, case: str) -> None:
     """No pixel was near the edge of its class when they were made, so no machine has others."""
-    images = [f"{case}/imgs/{k:02d}.bmp" for k in (0, 1)]
     model = ["--model", f"run_{case}/best.pt", *network_flags(case)]
-    command(home, "predict", *images, *model, "-o", f"new/{case}", "--device", "cpu")
+    command(home, "predict", *predicted(case, f"new/{case}"), *model, "--device", "cpu")
     kept, new = (sorted((home / name / case).iterdir()) for name in ("masks", "new"))
     assert [path.name for path in kept] == [path.name for path in new]
     for one, other in zip(kept, new, strict=True):
+        if one.suffix == ".csv":
+            compare_tables(read_csv(one), read_csv(other))
+            continue
         first, second = (np.asarray(Image.open(path)) for path in (one, other))
         assert first.dtype == second.dtype and np.array_equal(first, second), other
         assert len(np.unique(first)) > 1
+
+
+def compare_tables(kept: list[dict[str, str]], new: list[dict[str, str]]) -> None:
+    """Check that each cell that was kept is there, and the same; numbers to 0.001."""
+    for old, row in zip(kept, new, strict=True):
+        for name, cell in old.items():
+            try:
+                assert float(row[name]) == pytest.approx(float(cell), abs=1e-3), name
+            except ValueError:
+                assert row[name] == cell, name
 
 
 def compare(kept: Any, new: Any, place: str) -> None:
@@ -119,10 +131,14 @@ def compare(kept: Any, new: Any, place: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_scores_are_those_that_were_kept(home: Path, case: str) -> None:
     kept = json.loads((home / "scores.json").read_text())[case]
+    tables = kept.pop("tables")
     command(
         home, "evaluate", "--model", f"run_{case}/best.pt", *network_flags(case), "--device", "cpu"
     )
     compare(kept, json.loads((home / f"run_{case}/evaluation/scores.json").read_text()), case)
+    for name, columns in tables.items():
+        with (home / f"run_{case}/evaluation" / name).open(newline="", encoding="utf-8") as file:
+            assert {*columns.split(",")} <= {*next(csv.reader(file))}, name
 
 
 @pytest.mark.parametrize("file", ["classes.onnx", "card/model.safetensors"])
