@@ -7,6 +7,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -33,6 +35,7 @@ def describe_interface() -> dict[str, Any]:
         "commands": {name: _describe_flags(name) for name in NAMES},
         "recipes": _as_keys(path.stem for path in (ROOT / "unet_ddp/recipes").glob("*.yaml")),
         "entry points": _as_keys(_find_entry_points()),
+        "imports": {module: _as_keys(names) for module, names in _find_imports().items()},
         "paths of serve": {
             route.path: _as_keys(route.methods)
             for route in Service(None, ServeConfig()).build_app().routes
@@ -130,6 +133,20 @@ def _find_entry_points() -> list[str]:
     """Return the groups of entry points that the page lists."""
     page = (ROOT / "docs/reference/public.md").read_text(encoding="utf-8")
     return re.findall(r"`(unet_ddp\.\w+)`", page.partition("## Parts of your own")[2])
+
+
+def _find_imports() -> dict[str, list[str]]:
+    """Return what the examples of a user's own parts import, by its modules, as far as it is there."""
+    page = (ROOT / "docs/own_parts.md").read_text(encoding="utf-8")
+    found = {"unet_ddp.extras.cvat": ["create"], "unet_ddp.data.readers.read": ["use_own_readers"]}
+    found["unet_ddp.data.readers.base"] = ["Scene"]
+    for module, names in re.findall(r"^    from (unet_ddp\.\S+) import (.+)$", page, re.M):
+        found.setdefault(module, []).extend(names.split(", "))
+    return {
+        module: [name for name in names if hasattr(import_module(module), name)]
+        for module, names in found.items()
+        if find_spec(module)
+    }
 
 
 if __name__ == "__main__":

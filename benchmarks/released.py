@@ -235,12 +235,15 @@ def keep_all(work: Path, folder: Path) -> None:
         keep(work / "ended" / case / "metrics.csv", folder / case / "ended.csv", home)
     keep(work / "classes.onnx", folder / "classes.onnx", home)
     keep(work / f"{PARTS}.py", folder / f"{PARTS}.py", home)
-    for name, content in (("scores", scores), ("interface", describe_interface())):
-        text = json.dumps(content, indent=1, ensure_ascii=False)
-        text = re.sub(
-            r"\{([^{}]*)\}", lambda found: " ".join(found[0].split()), text
-        )  # one line each
-        (folder / f"{name}.json").write_text(f"{text}\n", encoding="utf-8")
+    write_json(folder / "scores.json", scores)
+    write_json(folder / "interface.json", describe_interface())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON whose innermost objects take a line each."""
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    text = re.sub(r"\{([^{}]*)\}", lambda found: " ".join(found[0].split()), text)
+    path.write_text(f"{text}\n", encoding="utf-8")
 
 
 def main(argv: list[str] | None = None) -> int:
