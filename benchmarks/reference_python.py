@@ -35,11 +35,11 @@ An editor and a notebook show this page's texts, and so does
 
     python -c "import unet_ddp; help(unet_ddp.train)"
 
-All names in `unet_ddp`. Everything else in the package is internal, and may change in any version.
+All names in `unet_ddp`; [what stays](public.md) says how long. Everything else is internal.
 [From Python](../how-to/from-arrays.md) shows how to use them. [Parts of your own](../own_parts.md) has the
 interfaces of losses, networks, readers and outputs of your own. [Flags](flags.md#train) has the settings of `train`; an editor shows their types.
 
-In shapes, N is a number of images, C of classes, and H and W are height and width in pixels. The examples
+In shapes, N is the number of images, C of classes, H and W are height and width in pixels. The examples
 begin with `import unet_ddp` and `from unet_ddp import Labels, Predictor`.
 
 <!-- Made by `python -m benchmarks.reference`: edit the docstrings, and run it again. -->

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import io
 import itertools
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-import torch
 import yaml
 
 from unet_ddp.cli import parse, parse_train, read_recipe, save_config, with_saved
@@ -768,19 +766,6 @@ def test_the_command_line_switches_tracking_on(
 def test_a_saved_setting_and_a_given_one_that_exclude_each_other() -> None:
     with pytest.raises(UserError, match="--mask-threshold and --classes: use one of them"):
         with_saved(parse_train(["--mask-threshold", "0"]), {"classes": 3})
-
-
-def test_settings_that_a_released_version_saved() -> None:
-    file = Path(__file__).parent / "checkpoints" / "last-0.1.pt.gz"
-    saved = torch.load(io.BytesIO(gzip.decompress(file.read_bytes())), weights_only=True)["config"]
-    found = with_saved(parse_train(["--epochs", "99"]), saved).to_dict()
-    own = {"checkpoints": "checkpoints", "exp_name": None, "load": None, "epochs": 99}
-    assert found == {
-        **TrainConfig().to_dict(),
-        **saved,
-        **own,
-    }  # later settings have their defaults
-    assert found["width"] == 1 and found["bilinear"]
 
 
 def test_configuration_of_a_saved_run(monkeypatch: pytest.MonkeyPatch) -> None:

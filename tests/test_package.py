@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -14,7 +15,9 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import yaml
 
+import unet_ddp
 from tests.test_docs import ROOT, list_tracked, read_pyproject
 
 BUILD = "import sys; from hatchling import build; getattr(build, sys.argv[1])(sys.argv[2])"
@@ -115,3 +118,26 @@ def test_a_wheel_of_the_source_archive_trains_and_predicts(tmp_path: Path) -> No
     run(work, site, *program, "evaluate")
     assert (work / "data/demo/unseen/car10_00_mask.png").exists()
     assert (work / "checkpoints/a/evaluation/report.html").exists()
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    """In all that is tracked and names it; tests/test_docs.py and tests/test_deploy.py read two of the files."""
+    version = unet_ddp.__version__
+    short = version.rpartition(".")[0]
+    texts = {
+        name: (ROOT / name).read_text(encoding="utf-8")
+        for name in list_tracked()
+        if name.endswith((".md", ".yaml", ".cff"))
+    }
+    everything = "\n".join(texts.values())
+    assert {*re.findall(r"unet_ddp-(\d[\d.]*\d)-py3", everything)} == {version}
+    assert {*re.findall(r"image: \S*/unet_ddp:(\S+)", everything)} == {short}
+    newest = re.findall(r"^## (.*)$", texts["CHANGELOG.md"], re.M)[0]
+    date = yaml.safe_load(texts["CITATION.cff"])["date-released"]
+    assert newest == f"[{version}] - {date}"
+    classifiers = read_pyproject()["project"]["classifiers"]
+    assert ("Development Status :: 5 - Production/Stable" in classifiers) == (
+        int(version.partition(".")[0]) > 0
+    )
+    kept = json.loads((ROOT / f"tests/released/{short}/two/run.json").read_text(encoding="utf-8"))
+    assert kept["starts"][0]["unet_ddp"].rpartition(".")[0] == short

@@ -20,7 +20,7 @@ __all__ = [
     "DataCheck", "EvaluationResult", "ExportResult", "Labels", "Prediction", "Predictor", "RunError", "TrainedRun",
     "UserError", "check", "evaluate", "export", "train",
 ]  # fmt: skip
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 _MODULES = {
     "DataCheck": "commands.check_call",

@@ -231,7 +231,8 @@ def nested(levels: int) -> list[Any]:
 
 HOSTILE: list[tuple[str, Any, str]] = [
     ("format", "1", "format: '1'; expected a whole number"),
-    ("format", 2, "format: 2"),
+    ("format", 2, "format 2; this version reads format 1: update unet_ddp"),
+    ("format", 0, "format: 0; expected 1"),
     ("architecture", [], "expected fields by name"),
     ("architecture.model", 5, "expected text"),
     ("architecture.model", "yolo", "expected unet"),

@@ -204,7 +204,7 @@ def test_a_callback_that_fails_at_the_end_is_the_end(
     "content",
     [
         "", "[]", "\0", '{"format": 1, "starts": [1], "settings": {}, "data": {}}',
-        '{"format": 2, "starts": [], "settings": {}, "data": {}}',
+        '{"format": 0, "starts": [], "settings": {}, "data": {}}',
         '{"format": 1, "starts": [{"packages": {}, "end": 1}], "settings": {}, "data": {}}',
     ],
 )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import math
 import re
@@ -11,15 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from tests.conftest import make_set
-from tests.ranks import call_main
 from tests.tiny import make_data, make_pairs
-from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.checkpoints.weights import SavedModel
 from unet_ddp.cli import save_config, with_saved
 from unet_ddp.commands.parts import DATA_PARTS
@@ -390,30 +384,3 @@ def test_the_split_s_fingerprint_is_of_names_and_sides() -> None:
     assert Split(make_pairs("a"), make_pairs("bc"), "").fingerprint != expected
     odd = Pairs(replace(pair, name="\udcff") for pair in make_pairs("a"))  # no text
     assert Split(odd, Pairs(), "").fingerprint == hashlib.sha256(b"[['\\udcff'], []]").hexdigest()
-
-
-# -- version 0.1 ----------------------------------------------------------------------------------
-
-
-def test_a_run_of_version_0_1_is_continued_and_predicts(tmp_path: Path) -> None:
-    """It was stopped after 6 of 8 steps; the sums are those of its end without a stop."""
-    make_set(tmp_path, 10)
-    last = tmp_path / "stopped" / "last.pt"
-    last.parent.mkdir()
-    packed = Path(__file__).parents[1] / "checkpoints" / "last-0.1.pt.gz"
-    last.write_bytes(gzip.decompress(packed.read_bytes()))
-    argv = ["--resume", "--checkpoints", "stopped", "--workers", "0"]
-    status, out, err = call_main("train", argv, str(tmp_path))
-    assert (status, err) == (0, "")
-    assert "1 epoch and 2 steps are done" in out
-    content = checkpoint.load(last)
-    assert (content["position"]["epoch"], content["position"]["step"]) == (2, 0)
-    sums = {name: float(value.double().abs().sum()) for name, value in content["model"].items()}
-    assert sum(sums.values()) == pytest.approx(498.74475138421985, rel=1e-3)
-    assert sums["outc.conv.bias"] == pytest.approx(0.4207419715821743, rel=1e-4)
-    argv = ["imgs/ax.png", "--model", str(last), "--output", "found"]
-    status, _, err = call_main("predict", argv, str(tmp_path))
-    assert (status, err) == (0, "")
-    (mask,) = (path for path in (tmp_path / "found").rglob("*.png"))
-    assert set(np.unique(np.asarray(Image.open(mask)))) <= {0, 255}
-    assert torch.load(last, weights_only=True)["labels"]["values"] == [0, 255]

@@ -12,6 +12,7 @@ from unet_ddp.checkpoints.file import FORMAT, Content
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import Limit, UserError, from_plain, shorten
+from unet_ddp.files.contents import check_format
 from unet_ddp.network.architecture import Architecture
 
 _Count = Annotated[int, Limit(at_least=0)]
@@ -123,8 +124,9 @@ def check_content(kind: type[Described], path: Path, content: Content) -> Descri
     """Return what `content` says, each value checked.
 
     Raises:
-        UserError: a value that no run writes, by its name in the file.
+        UserError: a value that no run writes, by its name in the file, or a later format.
     """
+    check_format(path, content, FORMAT)
     try:
         return from_plain(kind, content, is_open=True)
     except UserError as error:

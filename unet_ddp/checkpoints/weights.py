@@ -22,6 +22,7 @@ from unet_ddp.plugins import is_built_in
 
 RUNS = Path("checkpoints")  # where runs are saved without --checkpoints
 _DAY = 86400.0
+
 _OURS = {"architecture", "labels", "preprocessing"}  # what our checkpoints have besides weights
 
 State = dict[str, Tensor]
@@ -54,7 +55,7 @@ def read_model(path: Path, scale: float | None = None) -> SavedModel:
         UserError: no checkpoint, or one without weights, or the scale is known or out of range.
     """
     content = load(path)
-    if not content.keys() >= _OURS:
+    if not _is_ours(content):
         from unet_ddp.checkpoints.foreign import read_foreign
 
         model = read_foreign(path, content)
@@ -83,6 +84,11 @@ def read_model(path: Path, scale: float | None = None) -> SavedModel:
         about.threshold,
         run,
     )
+
+
+def _is_ours(content: Content) -> bool:
+    """Return whether a checkpoint is of this program, also of a later format with other keys."""
+    return content.keys() >= _OURS or "unet_ddp" in content
 
 
 def build_blank(architecture: Architecture, source: Path) -> nn.Module:
@@ -213,7 +219,7 @@ def _describe_data(path: Path) -> str:
     """Return the channels and classes of a network; empty if its checkpoint can't be read."""
     try:
         content = load(path, mapped=True)
-        if not content.keys() >= _OURS:
+        if not _is_ours(content):
             return "of another program"
         about = check_content(Description, path, content)
     except UserError:

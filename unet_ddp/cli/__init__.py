@@ -18,14 +18,15 @@ import tyro
 from unet_ddp.cli.help import format_help
 from unet_ddp.cli.mistakes import join_flags, refuse_empty, reword
 from unet_ddp.cli.recipes import (
+    HEAD,
     Scalar,
+    advise_on_key,
     check_own_code,
     convert,
     hide,
     naming_recipe,
     read_box,
     read_settings,
-    suggest,
 )
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import Limit, UserError, shorten
@@ -201,7 +202,7 @@ def save_config(config: TrainConfig, path: Path) -> None:
     import yaml
 
     settings = yaml.safe_dump(config.to_dict(), sort_keys=False)
-    write_text(path, f"# unet_ddp: the settings of this run\n{settings}", durable=True)
+    write_text(path, f"{HEAD}\n{settings}", durable=True)
 
 
 def read_recipe(path: Path | str) -> dict[str, Any]:
@@ -217,7 +218,7 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
             raise UserError(f"{path}: unknown key 'amp'; use precision: auto, or float32")
         name = _NAMES.get(key.replace("-", "_").lstrip("_"), "")
         if name in ("", "config"):
-            raise UserError(f"{path}: unknown key {shorten(key)}; {suggest(key[:80], _NAMES)}")
+            raise UserError(f"{path}: unknown key {advise_on_key(path, key, _NAMES)}")
         if name in keys:
             raise UserError(f"{path}: {keys[name]} and {key} are one setting; use one of them")
         keys[name] = key

@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 import tyro
 
+from unet_ddp import __version__
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import as_path, refuse_special
@@ -21,6 +22,8 @@ from unet_ddp.files.contents import read_text
 from unet_ddp.plugins import names_object
 from unet_ddp.settings import MASK_VALUE, Kind, Names, Plain, as_flag, names_of, pairs_of
 
+HEAD = f"# unet_ddp {__version__}: the settings of this run"
+"""The first line of a run's config.yaml."""
 _RECIPES = Path(__file__).parents[1] / "recipes"
 _LARGEST_FILE = 100_000  # bytes of settings
 _COLOUR = re.compile(r"^([\w-]+):\s+(#[0-9a-fA-F]{6})\b", flags=re.MULTILINE)
@@ -85,6 +88,17 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """Return the advice for a name that is none of the `known` settings."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]}?" if near else "see train.py --help"
+
+
+def advise_on_key(path: Path | str, key: str, known: Iterable[str]) -> str:
+    """Return a key of a recipe that is none of the `known` settings, for a message, and what to do about it."""
+    advice = suggest(key[:80], known)
+    text = read_text(find_recipe(str(path)), "a YAML file")
+    head = re.match(r"# unet_ddp (\d[\w.]{0,20}): ", text)
+    if head and head[1] != __version__:
+        own = f"the file is of unet_ddp {head[1]}, this is {__version__}"
+        advice = f"{own}: update it, or delete the line"
+    return f"{shorten(key)}; {advice}"
 
 
 def find_recipe(given: str) -> Path:

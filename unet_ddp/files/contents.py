@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +206,28 @@ def parse_json(
         raise UserError(f"JSON, but {where}; export it again") from None
     except (RecursionError, ValueError):  # a number of thousands of digits
         raise UserError("JSON of too many levels or digits; export it again") from None
+
+
+# -- formats -------------------------------------------------------------------------------
+
+
+class LaterFormatError(UserError):
+    """A file of a format that only later versions read: it is not damaged."""
+
+
+def check_format(path: object, plain: object, known: int) -> None:
+    """Refuse a file of a later format than the `known` one; `plain` is its content.
+
+    A format that is missing, or no whole number, is damage: whoever checks the values says so.
+
+    Raises:
+        LaterFormatError: both formats, the version that wrote the file if it has one, and what to do.
+    """
+    if not isinstance(plain, Mapping):
+        return
+    found, version = plain.get("format"), plain.get("unet_ddp")
+    if type(found) is int and found > known:
+        author = f", of unet_ddp {shorten(version)}" if isinstance(version, str) else ""
+        raise LaterFormatError(
+            f"{path}: format {shorten(found)}{author}; this version reads format {known}: update unet_ddp"
+        )

@@ -18,7 +18,7 @@ from unet_ddp.data.dataset import PreparedData
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.files import is_address, write_errors, write_text
-from unet_ddp.files.contents import read_json
+from unet_ddp.files.contents import LaterFormatError, check_format, read_json
 from unet_ddp.files.output import as_plain
 from unet_ddp.runs.ending import Ending
 from unet_ddp.runs.environment import describe_start, now
@@ -126,13 +126,20 @@ class RunRecord:
 
 
 def read_record(path: Path) -> Content:
-    """Return a run's record; empty without one, and if it is damaged or of another format."""
+    """Return a run's record; empty without one, and if it is damaged.
+
+    Raises:
+        UserError: it is of a later format.
+    """
     try:
         content: Content = read_json(path, "the record of a run")
+        check_format(path, content, FORMAT)
         starts = content["starts"]
         parts = [content["settings"], content["data"], *starts]
         parts += [start[name] for start in starts for name in ("packages", "tracked", "end")]
         is_whole = content["format"] == FORMAT and all(isinstance(part, dict) for part in parts)
+    except LaterFormatError:
+        raise
     except (UserError, OSError, KeyError, TypeError):
         return {}
     return content if is_whole else {}

@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 
 from unet_ddp.checkpoints.description import Best, Description, SavedRun, check_content
-from unet_ddp.checkpoints.file import Content, load, load_or_previous, previous
+from unet_ddp.checkpoints.file import FORMAT, Content, load, load_or_previous, previous
 from unet_ddp.checkpoints.run_files import find_checkpoints
 from unet_ddp.config import TrainConfig
-from unet_ddp.errors import UserError, count_of
+from unet_ddp.errors import UserError, count_of, join_some
+from unet_ddp.files.contents import check_format
 from unet_ddp.runs.resume import Resumed
 
 _METADATA_OF_BEST = (
@@ -100,6 +101,7 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
         content, source, warning = load_or_previous(path)
     except UserError as error:
         raise UserError(f"{error}: {_advise_without(path)}") from None
+    check_format(source, content, FORMAT)
     if "optimizer" not in content:
         raise UserError(
             f"{source}: contains weights only; resume from a last.pt, or start from it with --load and --exp-name NAME"
@@ -111,8 +113,12 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
             f"--resume {path}: its run has continued to {later[-1]}; use --overwrite to go back and "
             "lose that, or start another run from these weights with --load and --exp-name NAME"
         )
-    position = _check_run(source, content).position
+    saved = _check_run(source, content)
+    position = saved.position
     notes = [warning] if warning else []
+    unknown = sorted(saved.config.keys() - TrainConfig().to_dict().keys())
+    if unknown:
+        notes.append(f"left out, as this version has no such settings: {join_some(unknown, 5)}")
     notes.append(
         f"resuming {source}: {count_of(position.epoch, 'epoch')} and "
         f"{count_of(position.step, 'step')} are done"

@@ -17,10 +17,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 from unet_ddp.checkpoints.run_files import is_name_of_run
-from unet_ddp.errors import UserError, from_plain
+from unet_ddp.errors import Limit, UserError, from_plain
 from unet_ddp.extras.cloud.objects import (
     Version,
     copy,
@@ -30,10 +30,11 @@ from unet_ddp.extras.cloud.objects import (
     read_chunks,
     read_version,
 )
-from unet_ddp.files.contents import parse_json
+from unet_ddp.files.contents import LaterFormatError, check_format, parse_json
 
 COPIED = ("run.json", "learning_rate.csv", "best.pt", "metrics.csv")
 """Files that a run needs on another machine, besides its last.pt."""
+FORMAT = 1  # of last.json
 _KEPT = 2  # checkpoints
 _CHUNK = 1 << 24  # bytes that are hashed at a time
 _OWN = re.compile(r"\d{6}-[0-9a-f]{8}(\.best)?\.pt")  # other objects below last/ are the user's
@@ -60,6 +61,7 @@ class Pointer:
     files: tuple[str, ...] = ()  # names that runs here have put
     is_replaced: bool = False  # by a run without a save here: saves and best are of the run before
     stale: tuple[str, ...] = ()  # objects of the run before, deleted after the first save
+    format: Annotated[int, Limit(FORMAT, FORMAT)] = FORMAT
 
 
 class StoredRun:
@@ -89,7 +91,11 @@ class StoredRun:
             return None
         try:
             text = found[0].decode("utf-8-sig", "replace")
-            return from_plain(Pointer, parse_json(text, "a run's pointer")), found[1]
+            plain = parse_json(text, "a run's pointer")
+            check_format(self._place, plain, FORMAT)
+            return from_plain(Pointer, plain), found[1]
+        except LaterFormatError:
+            raise
         except UserError as error:
             raise UserError(
                 f"{self._place}: corrupt ({error}); delete the run there, or choose another folder "

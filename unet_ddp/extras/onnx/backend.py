@@ -24,9 +24,11 @@ from unet_ddp.extras.onnx.runtimes import (
     open_session,
     shorten_error,
 )
+from unet_ddp.files.contents import LaterFormatError, check_format
 from unet_ddp.prediction.backends import LoadedModel
 
 METADATA = "unet_ddp"  # key of our metadata in an exported file
+FORMAT = 1  # of this metadata
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class OnnxFacts:
     """The ones that it was scored in, the fastest first."""
     form: str = ""
     """The flag of `export` that added steps to the network."""
+    format: Annotated[int, Limit(FORMAT, FORMAT)] = FORMAT
 
     def check_ends(self, inputs: Any, outputs: Any) -> None:
         """Refuse a file whose input or output is not of these pixels and classes."""
@@ -83,8 +86,12 @@ class OnnxBackend:
                 "with python -m unet_ddp export"
             )
         try:
-            self.facts = from_plain(OnnxFacts, json.loads(metadata))
+            plain = json.loads(metadata)
+            check_format(path, plain, FORMAT)
+            self.facts = from_plain(OnnxFacts, plain)
             self.facts.check_ends(self.session.get_inputs(), self.session.get_outputs())
+        except LaterFormatError:
+            raise
         except (ValueError, RecursionError) as error:  # UserError and what json raises
             reason = str(error) if isinstance(error, UserError) else "its metadata is not JSON"
             raise UserError(f"{path}: {reason}; export it again") from None
@@ -156,6 +163,7 @@ def describe_network(
         "colours": model.labels.colours,
         "preprocessing": model.preprocessing.to_dict(),
         "threshold": model.threshold,
+        "format": FORMAT,
         "stride": model.backend.stride,
         "bytes_per_pixel": model.backend.bytes_per_pixel,
         "runtimes": list(runtimes),

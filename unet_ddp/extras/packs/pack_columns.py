@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud.pointer import hash_file
-from unet_ddp.files.contents import explain_missing
+from unet_ddp.files.contents import check_format, explain_missing
 
-VERSION = 1  # of the file's layout
+FORMAT = 1  # of the file's layout
 _START = 65  # bytes of the digest's line
 
 
@@ -75,7 +75,7 @@ def write_columns(
         OSError: it can't be written.
     """
     shapes = {name: [column.dtype.str, column.shape] for name, column in columns.items()}
-    head = json.dumps({"version": VERSION, "columns": shapes, **about}).encode() + b"\n"
+    head = json.dumps({"format": FORMAT, "columns": shapes, **about}).encode() + b"\n"
     flat = [np.ascontiguousarray(column).reshape(-1) for column in columns.values()]
     parts: list[Any] = [head, *(column.view(np.uint8).data for column in flat)]
     digest = hashlib.sha256()
@@ -107,8 +107,9 @@ def read_columns(path: Path, digest: str | None = None) -> Columns:
             lines.seek(_START)
             about = json.loads(lines.readline())
             offset = lines.tell()
-        if about["version"] != VERSION:
-            raise UserError(f"{path}: of another version of unet_ddp; pack the images again")
+        check_format(path, about, FORMAT)
+        if about["format"] != FORMAT:
+            raise ValueError(about["format"])
         for name, (dtype, shape) in about["columns"].items():
             columns[name] = StoredColumn(file, offset, dtype, shape)
             offset = columns[name].end
