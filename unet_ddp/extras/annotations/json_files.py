@@ -176,7 +176,9 @@ def _parse_labelme(path: Path) -> AnnotatedImage:
     """Return the objects in a file of Labelme; polygons of one label and group are one object."""
     content = load_json(path)
     if not (isinstance(content, dict) and "shapes" in content):
-        raise UserError(f"{path}: not a file of Labelme; move it elsewhere")
+        raise UserError(
+            f"{path}: not a file of Labelme; move it elsewhere, or give another tool's file itself"
+        )
     file = Fields(content, str(path))
     name = file.text("imagePath") if file.has("imagePath") else path.name
     image = AnnotatedImage(name, file.size("imageHeight", "imageWidth"))
