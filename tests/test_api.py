@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pty
+import random
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,6 +26,7 @@ from tests.network.test_own_network import NAME
 from tests.network.test_own_network import SOURCE as NETWORK
 from tests.ranks import TORCHRUN, TRAIN, call_main, hear_interrupts, python, warm_python
 from tests.training.test_own_loss import SOURCE
+from unet_ddp.training.step import seed_all
 
 SETTINGS = {"width": 2, "epochs": 2, "batch_size": 2, "workers": 0, "seed": 3, "device": "cpu"}
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
@@ -185,6 +188,33 @@ def test_a_run_leaves_the_process_as_it_was(images: Path) -> None:
         run.predictor(device="nope")
     with pytest.raises(unet_ddp.UserError, match="name too long"):
         unet_ddp.train(images=".", masks="../masks", exp_name="e" * 300, **SETTINGS)
+
+
+def test_a_run_is_the_same_whatever_the_notebook_asked_of_torch(images: Path) -> None:
+    """And the notebook has what it asked for, and its own random numbers, afterwards."""
+    settings = {**SETTINGS, "images": "imgs", "masks": "masks", "epochs": 1}
+    unet_ddp.train(**settings, exp_name="plain")
+
+    def draw() -> list[float]:
+        return [random.random(), float(np.random.rand()), float(torch.rand(1, device="cpu"))]
+
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        seed_all(5)
+        expected = draw()
+        seed_all(5)
+        with torch.inference_mode(), torch.no_grad():
+            unet_ddp.train(**settings, exp_name="asked")
+        assert (torch.get_default_device().type, torch.get_default_dtype()) == (
+            "meta",
+            torch.float64,
+        )
+        assert draw() == expected
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+    assert_same_weights(Path("checkpoints/plain"), Path("checkpoints/asked"))
 
 
 def test_a_running_runs_folder_is_not_let_in_again(

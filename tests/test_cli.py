@@ -425,6 +425,9 @@ def test_other_rules() -> None:
             loss=loss,
             loss_weights=refused,
         )
+    check_refused(
+        "--class-weights 0 0: one must be above 0, or nothing is learnt", class_weights=[0, 0]
+    )
     for setting in ({"label_smoothing": 10}, {"hard_pixels": 9}, {"boundary_weight": 1}):
         configure(loss="focal", **setting)
         check_refused(

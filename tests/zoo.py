@@ -146,6 +146,11 @@ def _grow(self: Any, x: Tensor) -> Tensor:
     return x
 
 
+def _scripted(channels: int, num_classes: int) -> nn.Module:
+    with warnings.catch_warnings(action="ignore"):  # that it is old
+        return torch.jit.script(nn.Sequential(nn.Conv2d(channels, num_classes, 1)))  # type: ignore[no-any-return]
+
+
 def _set(name: str, make: Any) -> Any:
     return lambda self, width: self.register_buffer(name, make(width))
 
@@ -178,6 +183,8 @@ NETWORKS: dict[str, tuple[Any, str]] = {
     "infinite": (network(_set("mask", lambda w: torch.full((w,), -torch.inf))), "mask contains nan or inf"),
     "extra": (network(get_extra_state=lambda s: {"v": 3}, set_extra_state=lambda s, x: None), "_extra_state is"),
     "growing": (network(_buffer, _grow), "a pass changes its state mean"),
+    "softmax": (type("Ended", (Plain,), {"forward": lambda s, x: Plain.forward(s, x).softmax(1)}), "ends in softmax, so it returns"),
+    "scripted": (_scripted, "is or has a module of TorchScript"),
     "lazy": (network(lambda s, w: s.add_module("late", nn.LazyConv2d(2, 1))), "has no size until the first"),
 }  # fmt: skip
 

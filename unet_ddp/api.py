@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import IO, Any
 from uuid import uuid4
+
+import numpy as np
+import torch
 
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.python import to_words
@@ -62,7 +66,7 @@ def train(**settings: Any) -> TrainedRun:
     """
     began = time.monotonic()  # this process may have worked for hours before
     find_folder = lambda: _read(without_objects(settings))[1].folder  # noqa: E731
-    with placing_data(settings, find_folder) as placed:
+    with _as_in_a_new_process(), placing_data(settings, find_folder) as placed:
         argv, config = _read(placed)
         if "RANK" not in os.environ and config.launch.nproc > 1:
             status = _train_in_others(argv)
@@ -103,6 +107,30 @@ def _train_here(entrypoint: Entrypoint[TrainConfig], config: TrainConfig) -> int
         )
     except SystemExit as end:
         return int(end.code or 0)
+
+
+@contextmanager
+def _as_in_a_new_process() -> Iterator[None]:
+    """Context in which torch computes as no cell before has asked; afterwards all is as it was.
+
+    A notebook may have switched gradients off, or set another default type or device. The run seeds the random
+    numbers, and a search that draws its settings from them would draw the same ones after each run.
+    """
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with ExitStack() as stack:
+            if device.type != "cpu":
+                stack.enter_context(torch.device("cpu"))
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
 
 
 # -- other processes -----------------------------------------------------------------------

@@ -60,7 +60,12 @@ def test_classes_from_values(
             "mask value -1, e.g. in m-1.png: classes are values from 0 to 65535",
         ),
         ([0, 70000], False, {"classes": 2}, "mask value 70000, e.g. in m70000.png: classes are"),
-        ([0, 9], False, {"ignore": 9}, "only the value 0, 9: there is nothing to segment"),
+        (
+            [0, 9],
+            False,
+            {"ignore": 9},
+            "only the value 0, 9, of which --ignore-index leaves out 9: there is",
+        ),
         ([0, 255], False, {"classes": 3}, "--classes 3: the masks contain 2 values (0, 255)"),
         ([0, 1, 2, 300], False, {"classes": 3}, "--classes 3"),
         ([0, 1], False, {"ignore": 7}, "--ignore-index 7: occurs in no mask; the values are 0, 1"),

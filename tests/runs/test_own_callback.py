@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -47,6 +48,15 @@ class Enough:
 
     def epoch(self, row):
         return row["epoch"] == 2
+
+
+class Changing:
+    def __init__(self, run):
+        pass
+
+    def epoch(self, row):
+        row["loss"] = -1.0
+        del row["epoch"]
 
 
 class Impossible:
@@ -105,6 +115,16 @@ def test_it_finds_the_row_of_an_epoch_in_the_folder(own: Path) -> None:
     argv = [*data_flags(own), *FLAGS, "--epochs", "2", "--callback", "my_readers:Rows"]
     status, _, err = call_main("train", argv, str(own))
     assert status == 0, err
+
+
+def test_one_that_changes_its_row_changes_no_other_s(own: Path) -> None:
+    callbacks = ["--callback", "my_callbacks:Changing", "my_callbacks:Notes"]
+    argv = [*data_flags(own), *FLAGS, "--epochs", "1", *callbacks]
+    status, _, err = call_main("train", argv, str(own))
+    assert status == 0, err
+    assert "epoch 1 True" in (own / "notes.txt").read_text().splitlines()
+    row = json.loads((own / "checkpoints" / "run.json").read_text())["metrics"]["last"]
+    assert row["epoch"] == 1 and row["loss"] > 0
 
 
 def test_one_that_returns_true_ends_the_run_on_all_ranks(own: Path, ranks: Ranks) -> None:

@@ -26,6 +26,7 @@ from unet_ddp.errors import UserError
 from unet_ddp.extras.hosts.compare import check_data
 from unet_ddp.extras.tune import command as tune
 from unet_ddp.training.losses import Batch, SegmentationLoss
+from unet_ddp.training.own_loss import try_loss
 
 SOURCE = '''
 class SquaredDice:
@@ -183,6 +184,30 @@ def mean_ce(logits: Tensor, masks: Tensor) -> Tensor:
 def mean_square(logits: Tensor, masks: Tensor) -> Tensor:
     """Return one whose mean over ranks is that of all images."""
     return logits.softmax(1).square().mean()
+
+
+def in_place(logits: Tensor, masks: Tensor) -> Tensor:
+    """Return a loss that takes pixels to ignore for class 0, and probabilities, where it found the others."""
+    masks[masks == 255] = 0
+    return (logits.sigmoid_()[:, 1] - masks).square().mean()
+
+
+def test_a_loss_that_works_in_place_leaves_the_other_term_as_it_is() -> None:
+    torch.manual_seed(3)
+    logits, masks = torch.randn(2, 2, 8, 8, requires_grad=True), torch.randint(0, 2, (2, 8, 8))
+    masks[:, :3] = 255
+    kept = logits.detach().clone(), masks.clone()
+    loss = SegmentationLoss(OptimizationConfig(loss=f"{__name__}:in_place+ce"))
+    found = try_loss(loss, 2, torch.device("cpu"))[0](logits, masks)
+    found.total.backward()
+    assert torch.equal(logits, kept[0]) and torch.equal(masks, kept[1])
+    mine, others = (each.clone().requires_grad_() for each in kept[:1] * 2)
+    own = in_place(mine.clone(), masks.clone())
+    ce = F.cross_entropy(others, masks, ignore_index=255)
+    (own + ce).backward()
+    torch.testing.assert_close(found.total, own + ce)
+    assert mine.grad is not None and others.grad is not None
+    torch.testing.assert_close(logits.grad, mine.grad + others.grad)
 
 
 def test_a_plain_loss_is_the_mean_over_ranks_and_a_line_says_so(

@@ -153,6 +153,9 @@ class OptimizationConfig:
                 f"--loss {self.loss} has no pixel term for {', '.join(names)} or {last}; "
                 f"use one with a term ce or focal, e.g. {self.loss}{sign}ce"
             )
+        if self.class_weights is not None and not any(self.class_weights):
+            shown = " ".join(f"{weight:g}" for weight in self.class_weights)
+            raise UserError(f"--class-weights {shown}: one must be above 0, or nothing is learnt")
         if not any(w for w, term in zip(self.loss_weights, (region, pixel), strict=True) if term):
             shown = " ".join(f"{weight:g}" for weight in self.loss_weights)
             raise UserError(

@@ -94,9 +94,12 @@ def infer_labels(
     _refuse_impossible(kept, masks)
     if classes is None:
         if len(kept) < 2:
+            found = masks.show(values)
+            if ignore is not None:
+                found += f", of which --ignore-index leaves out {masks.show([ignore])}"
             raise UserError(
-                f"all masks contain only the value {masks.show(values)}: there is nothing to segment; "
-                "check the masks, or use --classes"
+                f"all masks contain only the value {found}: there is nothing to segment; check the masks, or use "
+                "--classes"
             )
     elif not masks.rgb and max(kept, default=0) < classes:
         if ignore is not None and ignore < classes:

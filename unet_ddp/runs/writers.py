@@ -75,8 +75,10 @@ class OwnCallback:
 
     def _guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*values: object) -> Any:
+            # A row of its own: others write the same one, and the run's record keeps it.
+            given = [dict(each) if isinstance(each, dict) else each for each in values]
             try:
-                return method(*values)
+                return method(*given)
             except (Exception, SystemExit) as error:  # of code that is not ours
                 self._callback = None
                 reason = f"{type(error).__name__}: {error}"

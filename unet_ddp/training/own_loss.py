@@ -48,7 +48,8 @@ class MeanOverRanks(nn.Module):
 
     def sums(self, batch: Batch) -> dict[str, Tensor]:
         """Return the value (1,), and the number of processes (1,)."""
-        value = self.function(batch.logits, batch.masks)
+        # Of its own, as it may change them in place: other terms have the same ones.
+        value = self.function(batch.logits.clone(), batch.masks.clone())
         if not isinstance(value, Tensor) or value.ndim:
             found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise UserError(

@@ -14,6 +14,8 @@ from unet_ddp.training.own_state import Numbers, check_saved, holders, keeping
 from unet_ddp.training.step import seed_all
 
 _ADVICE = "see docs/own_parts.md, State"
+_ACTIVATIONS = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid"}  # by torch's names
+_VIEWS = ("Slice", "Alias", "ToCopy", "View", "Clone")  # beginnings of names
 _CLOSE = 1e-4  # of the largest value: a GPU adds in any order
 
 
@@ -38,6 +40,7 @@ def try_network(
     _check_parameters(where, network)
     check_saved(where, network.state_dict())
     example = example.to(next(network.parameters()).dtype)
+    _check_logits(where, network, example)
     numbers, seed = Numbers({"model": network}), torch.initial_seed()
     with keeping(network):
         seed_all(seed + 1)  # what is drawn anew differs
@@ -57,8 +60,27 @@ def try_network(
 
 
 def _check_parameters(where: str, network: nn.Module) -> None:
+    if any(isinstance(each, torch.jit.ScriptModule) for each in network.modules()):
+        raise UserError(
+            f"{where}: is or has a module of TorchScript; return the nn.Module that it was made of, and use --compile "
+            "for speed"
+        )
     if not any(p.is_floating_point() and p.requires_grad for p in network.parameters()):
         raise UserError(f"{where}: has no parameters to train")
+
+
+def _check_logits(where: str, network: nn.Module, example: Tensor) -> None:
+    """Check that the network does not end in softmax or sigmoid, which the loss and the prediction apply."""
+    with keeping(network):
+        step: Any = network(example).grad_fn
+    while step is not None and step.name().startswith(_VIEWS):
+        step = step.next_functions[0][0]
+    found = _ACTIVATIONS.get(step.name()) if step is not None else None
+    if found is not None:
+        raise UserError(
+            f"{where}: ends in {found}, so it returns probabilities; return the logits before it: the loss and the "
+            "prediction apply it themselves"
+        )
 
 
 def _check_same_kind(where: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:

@@ -441,6 +441,8 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "odd number": (lambda: coco([1, 1, 2]), "annotation 0: segmentation: a polygon has 3 numbers; expected x, y, x, y"),
     "other size": (lambda: coco(SQUARE, images=("sub/c.png",)) | {"images": [{"id": 0, "file_name": "c.png", "width": 6, "height": 8}]}, "image 'c.png': annotated as 6x8, the image is 8x6"),
     "twice": (lambda: coco(images=("a.png", "x/a.png")), "image 'x/a.png': a is annotated twice"),
+    "two images of an id": (lambda: coco() | {"images": [{"id": 0, "file_name": name} for name in ("a.png", "b.png")]}, "image 0: its id is that of 'a.png' and of 'b.png'; give each its own"),
+    "two categories of an id": (lambda: coco(categories=[{"id": 4, "name": name} for name in ("car", "bus")]), "category 4: its id is that of 'car' and of 'bus'; give each its own"),
     "none": (lambda: coco(images=()), "annotates none of the images in imgs"),
     "no categories": (lambda: coco(categories=[]), "0 classes; a mask can hold 1 to 254"),
     "runs too long": (lambda: runs([1, 10**9]), "run lengths that are not those of"),
@@ -458,6 +460,11 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "brush of another size": (lambda: studio(rle=[255] * 9), "a brush of 4294967295 values for 8x6 pixels"),
     "another JSON": (lambda: {"shape": 1}, "not COCO, Labelme or Label Studio's full JSON"),
     "another list": (lambda: [{"image": "a.png", "label": []}], "not COCO, Labelme or Label Studio's full JSON"),
+    "QuPath": (lambda: {"type": "FeatureCollection", "features": []}, "file.json: of QuPath or another program of GeoJSON (in QuPath, export labelled images"),
+    "QuPath's list": (lambda: [{"type": "Feature", "geometry": {}}], "of QuPath or another program of GeoJSON (in QuPath, export"),
+    "Supervisely": (lambda: {"size": {}, "objects": []}, "of Supervisely (there, export COCO or masks), not COCO, Labelme or"),
+    "VIA": (lambda: {"a.png9": {"filename": "a.png", "regions": []}}, "of the VGG annotator (there, export COCO), not"),
+    "JSON-MIN": (lambda: [{"id": 1, "image": "/data/a.png", "tag": []}], "of Label Studio's JSON-MIN (there, export JSON), not"),
     "no JSON": (lambda: "hello", "file.json: is a text file, not a file of annotations"),
     "nested": (lambda: "[" * 100_000, "file.json: "),
     "a DOCTYPE": (lambda: cvat(before=BOMB), "a DOCTYPE, which may define entities"),
@@ -468,6 +475,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "a mask that is wide": (lambda: cvat(MASK.format("1", 10**6)), "a mask of 1000000x1 pixels"),
     "a label that is not listed": (lambda: cvat(MASK.format("0, 8", 8)).replace('"car"', '"bus"'), "class 'bus' is not among background, car; add it"),
     "a class without name": (lambda: labels_of("3 0 0 1 0 1 1"), "class 3 is not in the names"),
+    "pixels for shares": (lambda: labels_of("0 1 1 8 1 8 6"), "labels/a.txt, line 1: 8 is no part of a side, from 0 to 1"),
     "no labels": (lambda: Path(labels_of("")).rename("other.yaml") and Path("labels").rename("x") and Path("other.yaml"), "found no labels/*.txt of any image"),
     "a label file of words": (lambda: labels_of("0 0 x"), "labels/a.txt, line 1: 'x' is no number"),
     "one of Labelme's files": (lambda: labelme_folder({"shapes": [{"points": []}], "imagePath": "a.png", "imageHeight": 6, "imageWidth": 8}), "json/a.json: shape no. 1: label is missing"),
@@ -509,6 +517,14 @@ def test_an_empty_outline_of_coco_is_left_out(
 ) -> None:
     status, text = run(capsys, coco(SQUARE, {"segmentation": [[]]}))
     assert status == 0 and "1 boxes, ellipses, lines or points have no outline: left out" in text
+
+
+def test_objects_without_a_pixel_are_counted(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fractions of the sides in place of pixels are such objects, and lines."""
+    status, text = run(capsys, coco(SQUARE, [0.1, 0.1, 0.4, 0.1, 0.4, 0.4], [1, 1, 5, 1, 3, 1]))
+    assert status == 0 and "2 objects have no pixel: " in text
 
 
 POINTS = [[1, 1], [5, 1], [5, 5], [1, 5]]

@@ -206,6 +206,10 @@ class _Import:
             (self.missing, "annotated images are not in --images: left out"),
             (len(self.images) - self.written, "images have no mask; --empty all writes empty ones"),
             (counts["clipped"], "objects reach beyond their image: clipped"),
+            (
+                counts["unseen"],
+                "objects have no pixel: their outlines are lines, too small, or fractions of the sides",
+            ),
             (counts["skipped"], "boxes, ellipses, lines or points have no outline: left out"),
             (counts["ignored"], "regions to ignore are not kept where classes overlap: left out"),
         ]

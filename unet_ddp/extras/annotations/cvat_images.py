@@ -43,7 +43,10 @@ def list_labels(path: Path) -> dict[str, str]:
             classes[element.findtext("name", "")] = element.findtext("color", "")
         if element.tag == "track" or (element.tag == "version" and element.text != "1.1"):
             break
-    raise UserError(f"{path}: not an export of CVAT; use the format 'CVAT for images 1.1'")
+    raise UserError(
+        f"{path}: not an export of CVAT; use the format 'CVAT for images 1.1'; of Pascal VOC, train on the masks in "
+        "SegmentationClass"
+    )
 
 
 def read_cvat(path: Path) -> Iterator[AnnotatedImage]:

@@ -75,7 +75,7 @@ def _list_data(path: Path) -> Iterator[tuple[str, bytes]]:
         rois = [each for each in archive.infolist() if _is_roi(each.filename)]
         if not rois:
             raise UserError(
-                f"{path}: contains no ROIs; save them in Fiji's ROI Manager with More > Save"
+                f"{path}: contains no ROIs; save them in Fiji's ROI Manager with More > Save, or unpack the ZIP file of another tool"
             )
         size = sum(each.file_size for each in rois)
         if size > _MOST:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from unet_ddp.data.masks import Size
 from unet_ddp.data.readers.base import as_user_error
 from unet_ddp.data.readers.pillow import identify
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
 from unet_ddp.extras.annotations.fields import Fields, show, to_points
 from unet_ddp.extras.annotations.regions import Patch, draw_runs, fill, paste
@@ -80,6 +80,7 @@ def open_coco(content: Any) -> AnnotationSet:
     roots = []
     for key, each in sorted(categories, key=lambda category: _order(category[0])):
         name = each.text("name")
+        _check_once(each, key, name, names)
         if key not in used and any(parent == name and child != key for parent, child in parents):
             roots.append(name)
         else:
@@ -87,6 +88,16 @@ def open_coco(content: Any) -> AnnotationSet:
     notes = [f"category {name} has no object and is above others: no class" for name in roots]
     classes = dict.fromkeys(names.values(), "")
     return AnnotationSet(classes, partial(_read_coco, file, names), notes)
+
+
+def _check_once(each: Fields, key: str, name: str, known: Mapping[str, str]) -> None:
+    """Refuse an id of two names, as files have that were joined: whose its objects are is not known."""
+    other = known.get(key, name)
+    if other != name:
+        raise UserError(
+            f"{each.where}: its id is that of {shorten(other)} and of {shorten(name)}; give each its own, or "
+            "import the files that were joined one by one"
+        )
 
 
 def _order(key: str) -> tuple[bool, int, str]:
@@ -98,9 +109,12 @@ def _order(key: str) -> tuple[bool, int, str]:
 def _read_coco(file: Fields, names: Mapping[str, str]) -> Iterator[AnnotatedImage]:
     """Yield the images of a COCO file; crowds come before the objects in them."""
     images: dict[str, AnnotatedImage] = {}
+    files: dict[str, str] = {}
     for each in file.rows("images", "image"):
-        size = each.size("height", "width")
-        images[each.key("id")] = AnnotatedImage(each.text("file_name"), size)
+        key, name = each.key("id"), each.text("file_name")
+        _check_once(each, key, name, files)
+        files[key] = name
+        images[key] = AnnotatedImage(name, each.size("height", "width"))
     listed = ("category_id", names, "categories"), ("image_id", images, "images")
     objects = [(_is_crowd(each), each) for each in file.rows("annotations", "annotation")]
     for is_crowd, each in sorted(objects, key=lambda item: not item[0]):
@@ -162,7 +176,9 @@ def _parse_labelme(path: Path) -> AnnotatedImage:
     """Return the objects in a file of Labelme; polygons of one label and group are one object."""
     content = load_json(path)
     if not (isinstance(content, dict) and "shapes" in content):
-        raise UserError(f"{path}: not a file of Labelme; move it elsewhere")
+        raise UserError(
+            f"{path}: not a file of Labelme; move it elsewhere, or give another tool's file itself"
+        )
     file = Fields(content, str(path))
     name = file.text("imagePath") if file.has("imagePath") else path.name
     image = AnnotatedImage(name, file.size("imageHeight", "imageWidth"))

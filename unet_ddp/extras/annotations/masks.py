@@ -56,7 +56,10 @@ def open_folders(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
         for name, mask in found.items():
             masks.setdefault(name.removesuffix(suffix), []).append((folder.name, mask))
     if not masks:
-        raise UserError(f"{path}: has neither .json files of Labelme nor a folder for each class")
+        raise UserError(
+            f"{path}: has neither .json files of Labelme nor a folder for each class; of another tool, give the file "
+            "itself"
+        )
     return AnnotationSet(dict.fromkeys(classes, ""), partial(_read_folders, masks))
 
 

@@ -68,6 +68,8 @@ class Painter:
             self.put(view, pixels, region, number)
             if is_clipped:
                 self.counts["clipped"] += 1
+            if not pixels.any():
+                self.counts["unseen"] += 1
         self.counts.update(objects=len(regions), skipped=image.skipped)
         return mask
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from unet_ddp.data.names import is_hidden
 from unet_ddp.errors import UserError
@@ -17,6 +18,19 @@ from unet_ddp.extras.annotations.run_length_tables import open_run_lengths
 from unet_ddp.extras.annotations.yolo_labels import open_yolo
 from unet_ddp.files import refuse_special
 from unet_ddp.files.contents import describe_content
+
+_GEOJSON = (
+    "QuPath or another program of GeoJSON (in QuPath, export labelled images and train on them)"
+)
+_TOOLS = (  # the fields by which the files of other tools are known
+    ({"type", "features"}, _GEOJSON),
+    ({"type", "geometry"}, _GEOJSON),
+    ({"size", "objects"}, "Supervisely (there, export COCO or masks)"),
+    ({"item", "annotations"}, "Darwin V7 (there, export COCO)"),
+    ({"filename", "regions"}, "the VGG annotator (there, export COCO)"),
+    ({"id", "image"}, "Label Studio's JSON-MIN (there, export JSON)"),
+    ({"media_type", "items"}, "Datumaro (there, export COCO)"),
+)
 
 
 def list_json(folder: Path) -> list[Path]:
@@ -58,4 +72,22 @@ def open_annotations(
             raise UserError(
                 f"{path}: COCO without categories, which name the classes; export the file with them"
             )
-    raise UserError(f"{path}: not COCO, Labelme or Label Studio's full JSON; export one of them")
+    raise UserError(
+        f"{path}: {_name_tool(content)}not COCO, Labelme or Label Studio's full JSON; export one of them"
+    )
+
+
+def _name_tool(content: Any) -> str:
+    """Return what other tool wrote a file of JSON, and which of its exports is read; nothing if that is not known."""
+    first = content
+    for _ in range(
+        2
+    ):  # VIA's has no fixed names of fields; of tasks and features the first is looked at
+        if isinstance(first, list):
+            first = first[0] if first else None
+        if isinstance(first, dict):
+            for fields, tool in _TOOLS:
+                if fields <= first.keys():
+                    return f"of {tool}, "
+            first = next(iter(first.values()), None)
+    return ""

@@ -16,6 +16,7 @@ from unet_ddp.extras.annotations.fields import show, to_points
 from unet_ddp.extras.annotations.regions import fill_shares
 from unet_ddp.files.contents import read_text
 
+_BEYOND = 2  # parts of a side: farther than any outline that leaves its image
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -80,6 +81,11 @@ def _add_row(
         image.skipped += 1
     elif len(points) < 6:
         raise UserError(f"{where}: {len(points)} numbers; expected three points or more, or a box")
+    elif max(points) > _BEYOND:
+        raise UserError(
+            f"{where}: {max(points):g} is no part of a side, from 0 to 1, but perhaps a pixel; export the "
+            "labels again, or divide x by the width and y by the height"
+        )
     else:
         outline = to_points(points, where)
         image.add(classes[int(number)], fill_shares, outline, 1, where=where)
