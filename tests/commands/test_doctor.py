@@ -246,7 +246,7 @@ def test_few_images_of_a_usual_kind_get_flags_that_train(
     monkeypatch.setattr("unet_ddp.extras.transfer.pretrained.find_packaged", lambda encoder: None)
     (note,) = of_kind(examine(tmp_path, capsys)[1], "few images")
     assert note.endswith(how_to_install("pretrained"))
-    monkeypatch.setattr("unet_ddp.commands.doctor._FEW", 5)  # as many as are trained on
+    monkeypatch.setattr("unet_ddp.commands.doctor.FEW_IMAGES", 5)  # as many as are trained on
     assert not of_kind(examine(tmp_path, capsys)[1], "few images")
 
 

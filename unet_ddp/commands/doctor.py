@@ -30,7 +30,7 @@ from unet_ddp.settings import Kind
 _NAMED = 3  # files with the same problem
 _OF_A_FILE = re.compile(r"[\d/]")  # in names and numbers
 _MOST_CLASSES = 21  # rows of the table, as many as Pascal VOC has
-_FEW = 1000  # images to train on; on 64 to 367 of cars, streets and nuclei, ImageNet weights were better
+FEW_IMAGES = 1000  # images to train on; on 64 to 367 of cars, streets and nuclei, ImageNet weights were better
 _ENCODER = "efficientnet-lite0"
 
 
@@ -126,7 +126,7 @@ def format_findings(
 def _suit_imagenet(data: CheckedData) -> bool:
     """Return whether an encoder from ImageNet is worth a try: few images, of 8 bit, in grey or colour."""
     is_usual = data.format.dtype == "uint8" and data.format.channels in (1, 3)
-    return is_usual and data.split is not None and len(data.split.training) < _FEW
+    return is_usual and data.split is not None and len(data.split.training) < FEW_IMAGES
 
 
 def _suggest_encoder() -> str:
