@@ -59,7 +59,7 @@ class Again:
 
 
 @pytest.fixture
-def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def images(no_report: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return make_set(tmp_path, 10)
 
@@ -293,7 +293,7 @@ def test_ctrl_c_stops_the_ranks_and_the_run_goes_on(images: Path) -> None:
             unet_ddp.train(**settings, nproc=2)
         except KeyboardInterrupt:
             print("interrupted")
-        run = unet_ddp.train(resume=True, stop_after="1", nproc=2)
+        run = unet_ddp.train(resume=True, stop_after="1")
         print("went on")
         """
     (images / "script.py").write_text(textwrap.dedent(script))

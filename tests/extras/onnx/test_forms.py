@@ -17,7 +17,7 @@ from unet_ddp.__main__ import main
 from unet_ddp.data.labels import Labels
 from unet_ddp.extras.demo_set.draw import write_demo
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("traced_once")]
 
 LABELS = Labels((0, 200), names=("road", "car"))
 THRESHOLD = 0.5001  # half of the pixels are cars
