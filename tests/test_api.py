@@ -22,7 +22,7 @@ import unet_ddp
 from tests.conftest import data_flags, make_set
 from tests.network.test_own_network import NAME
 from tests.network.test_own_network import SOURCE as NETWORK
-from tests.ranks import TORCHRUN, TRAIN, call_main, hear_interrupts, python, warm_python
+from tests.ranks import ROOT, TORCHRUN, TRAIN, call_main, hear_interrupts, python, warm_python
 from tests.training.test_own_loss import SOURCE
 
 SETTINGS = {"width": 2, "epochs": 2, "batch_size": 2, "workers": 0, "seed": 3, "device": "cpu"}
@@ -221,7 +221,7 @@ def test_a_script_without_a_guard_trains_on_two_processes(images: Path) -> None:
             print("ended", error)
         """
     (images / "script.py").write_text(textwrap.dedent(script))
-    done = python(images, "script.py")
+    done = python(images, "script.py", PYTHONPATH=str(ROOT / "tests" / "forking"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("once") == 1 and "Dice" in done.stdout
     assert "epoch 1: loss" in done.stdout and "error: 0.25 of this epoch" in done.stdout
