@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.homes import HOMES
-from tests.ranks import ROOT, warm_python
+from tests.ranks import ROOT, python
 
 pytestmark = pytest.mark.processes
 FEW = ["read-only root", "long TMPDIR", "no loopback, ranks", "a nameless user", "24 files"]
@@ -27,7 +27,7 @@ def folder() -> Iterator[Path]:
 
 
 def find_faults(folder: Path, names: list[str]) -> None:
-    done = warm_python(
+    done = python(
         folder, str(ROOT / "tests" / "homes.py"), str(folder / "home"), *names, PYTHONPATH=str(ROOT)
     )
     assert done.stdout, done.stderr
