@@ -221,7 +221,8 @@ def test_a_script_without_a_guard_trains_on_two_processes(images: Path) -> None:
             print("ended", error)
         """
     (images / "script.py").write_text(textwrap.dedent(script))
-    done = python(images, "script.py", PYTHONPATH=str(ROOT / "tests" / "forking"))
+    path = os.pathsep.join([str(ROOT / "tests" / "forking"), str(ROOT)])
+    done = python(images, "script.py", PYTHONPATH=path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("once") == 1 and "Dice" in done.stdout
     assert "epoch 1: loss" in done.stdout and "error: 0.25 of this epoch" in done.stdout
