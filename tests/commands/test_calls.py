@@ -148,9 +148,7 @@ def test_a_network_is_exported(run: unet_ddp.TrainedRun, tmp_path: Path) -> None
     images, masks = arrays(run.path.parent)
     write_model(tmp_path / "best.pt", Labels((0, 255)))
     run, path = unet_ddp.TrainedRun(tmp_path), tmp_path / "a.onnx"
-    result = unet_ddp.export(
-        run, path, images=images, masks=masks, whole=True, runtime="onnxruntime"
-    )
+    result = unet_ddp.export(run, path, images=images, masks=masks, runtime="onnxruntime")
     assert result.path == path and path.is_file()
     scores = result.runtimes["onnxruntime"]
     assert scores.is_used and scores.checkpoint_dice - scores.dice <= 0.002
