@@ -155,4 +155,4 @@ def test_a_network_is_exported(run: unet_ddp.TrainedRun, tmp_path: Path) -> None
     assert scores.equal_pixels > 0.99 and scores.images_per_second > 0
     assert f"onnxruntime: Dice {scores.dice:.4f}" in str(result)
     with pytest.raises(unet_ddp.UserError, match="already exists; use --overwrite"):
-        unet_ddp.export(run, path)
+        unet_ddp.export(run, path, whole=True)
