@@ -157,7 +157,6 @@ ALIKE = (
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("traced_once")
 @pytest.mark.parametrize(
     "name",
     [
