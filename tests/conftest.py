@@ -8,12 +8,14 @@ import random
 import signal
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import tyro
 from PIL import Image
 
 from tests.object_store import MemoryBucket, ObjectStore, running_store
@@ -23,6 +25,7 @@ from unet_ddp.extras.cloud import fetch_ahead
 # Networks are small here, and threads that wait for each other on a machine with other work wait long.
 torch.set_num_threads(1)
 
+NO_DEFAULT = tyro._singleton.MISSING_NONPROP
 PROCESS_FIXTURES = {"ranks", "object_store"}
 
 # In the environment, so that all processes of a session draw from the seed that is printed.
@@ -57,6 +60,25 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored,
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup this one
+    keep_parsers()
+
+
+def keep_parsers() -> None:
+    """Let tyro look at each class of settings once in a process: it takes most of a command's time.
+
+    What it finds is frozen; the words of a command line are no part of it.
+    """
+    find, kept = tyro._parsers.ParserSpecification.from_callable_or_type, {}
+
+    def find_once(kind: Any, *args: Any, **how: Any) -> Any:
+        if args or how["intern_prefix"] or how["default_instance"] is not NO_DEFAULT:
+            return find(kind, *args, **how)
+        key = (kind, how["description"], how["prog_suffix"])
+        if key not in kept:
+            kept[key] = find(kind, **how)
+        return kept[key]
+
+    tyro._parsers.ParserSpecification.from_callable_or_type = find_once
 
 
 def pytest_collection_finish() -> None:
@@ -141,6 +163,27 @@ def no_other_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket.socket, "connect", checked_connect)
     monkeypatch.setattr(socket, "getaddrinfo", checked_look_up)
+
+
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of this process write no report, which takes half of a short one; see `call_train`."""
+    monkeypatch.setattr("unet_ddp.extras.report.write.write_reports", lambda *args: None)
+
+
+@pytest.fixture(scope="session")
+def traced_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Exports trace each module once, in whichever process of the session."""
+    from tests.exports import trace_once
+    from unet_ddp.extras.onnx import tracing, whole_image
+
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "traced"
+    folder.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (tracing, whole_image):
+            patch.setattr(module, "trace", partial(trace_once, folder))
+        yield
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ import unet_ddp
 from tests.conftest import data_flags, make_set
 from tests.network.test_own_network import NAME
 from tests.network.test_own_network import SOURCE as NETWORK
-from tests.ranks import TORCHRUN, TRAIN, call_main, hear_interrupts, python, warm_python
+from tests.ranks import ROOT, TORCHRUN, TRAIN, call_main, hear_interrupts, python, warm_python
 from tests.training.test_own_loss import SOURCE
 from unet_ddp.training.step import seed_all
 
@@ -62,7 +62,7 @@ class Again:
 
 
 @pytest.fixture
-def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def images(no_report: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return make_set(tmp_path, 10)
 
@@ -251,7 +251,8 @@ def test_a_script_without_a_guard_trains_on_two_processes(images: Path) -> None:
             print("ended", error)
         """
     (images / "script.py").write_text(textwrap.dedent(script))
-    done = python(images, "script.py")
+    path = os.pathsep.join([str(ROOT / "tests" / "forking"), str(ROOT)])
+    done = python(images, "script.py", PYTHONPATH=path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("once") == 1 and "Dice" in done.stdout
     assert "epoch 1: loss" in done.stdout and "error: 0.25 of this epoch" in done.stdout
@@ -323,7 +324,7 @@ def test_ctrl_c_stops_the_ranks_and_the_run_goes_on(images: Path) -> None:
             unet_ddp.train(**settings, nproc=2)
         except KeyboardInterrupt:
             print("interrupted")
-        run = unet_ddp.train(resume=True, stop_after="1", nproc=2)
+        run = unet_ddp.train(resume=True, stop_after="1")
         print("went on")
         """
     (images / "script.py").write_text(textwrap.dedent(script))

@@ -174,23 +174,10 @@ def test_every_flag_has_its_line_of_help(
 
 
 SHORT = [
-    "images",
-    "masks",
-    "exp-name",
-    "resume",
-    "config",
-    "epochs",
-    "budget",
-    "batch-size",
-    "learning-rate",
-    "scale",
-    "instances",
-    "augmentation",
-    "encoder",
-    "encoder-weights",
-    "nproc",
+    "images", "masks", "exp-name", "resume", "config", "epochs", "budget", "batch-size",
+    "learning-rate", "scale", "instances", "augmentation", "encoder", "encoder-weights", "nproc",
     "device",
-]
+]  # fmt: skip
 
 
 def test_the_short_help_fits_on_a_screen(

@@ -251,7 +251,7 @@ def test_reading_processes_survive_a_signal_to_the_whole_group(
 def test_chaos() -> None:
     """Kills at random moments, under real torchrun; docs/reliability.md has more of them."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.chaos", "--kills", "3", "--augmentation", "none"],
+        [sys.executable, "-m", "benchmarks.chaos", "--kills", "2", "--augmentation", "none"],
         cwd=ROOT,
         capture_output=True,
         text=True,

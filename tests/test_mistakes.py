@@ -23,6 +23,7 @@ from tests.ranks import Ranks, call_main, call_train
 from unet_ddp.checkpoints.run_files import HEADS
 from unet_ddp.network.unet import UNet
 
+PATIENCE = 60  # seconds, on a busy machine: a rank that waits for another waits twice as long
 FLAGS = ["--width", "2", "--batch-size", "1", "--workers", "0"]
 
 
@@ -183,13 +184,15 @@ def test_a_mistake_of_one_rank_alone_is_said_on_its_host_once(
     for rank, folder in enumerate(folders):
         make_set(folder, 5)
         more = mistake(folder) if rank == whose else []
-        argv.append(["--images", "imgs", "--masks", "masks", *FLAGS, "--timeout", "60", *more])
+        argv.append(
+            ["--images", "imgs", "--masks", "masks", *FLAGS, "--timeout", str(2 * PATIENCE), *more]
+        )
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     ranks.run(2, os.getpid)  # whose start is not measured
     began = time.monotonic()
     outcomes = ranks.run(2, train_on_host, folders, argv, 3 - local_size, agent, port)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < PATIENCE
     is_read = name != "lost pair" if whose == 0 else name not in READ_ON_RANK_0
     assert [status for status, _, _ in outcomes] == [2 * is_read] * 2, outcomes
     lines = ["".join(err).splitlines() for _, _, err in outcomes]
@@ -213,7 +216,7 @@ def test_a_mistake_is_one_line_from_one_rank(
     ranks.run(size, os.getpid)  # whose start is not measured
     began = time.monotonic()
     outcomes = ranks.run(size, call_main, "train", argv, str(tmp_path))
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < PATIENCE
     assert [status for status, _, _ in outcomes] == [2] * size, outcomes
     (line,) = "".join(err for _, _, err in outcomes).splitlines()
     assert line.startswith("error: ")

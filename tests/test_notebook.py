@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import make_set
 from tests.notebooks import run_notebook
-from tests.ranks import ROOT, TRAIN, python
+from tests.ranks import ROOT, TRAIN, warm_python
 from tests.test_api import assert_same_weights
 from tests.training.test_own_loss import SOURCE
 
@@ -78,6 +78,6 @@ def test_an_interrupted_run_of_cells_ends_as_that_of_the_shell(folder: Path, npr
     flags = ["--images=imgs", "--masks=masks", "--width=2", "--epochs=10", "--workers=0"]
     how = [f"--batch-size={2 // nproc}", f"--nproc={nproc}", "--seed=3", "--device=cpu"]
     own = ["--loss=parts:SquaredDice", "--exp-name=typed"]
-    done = python(folder, TRAIN, *flags, *how, *own)
+    done = warm_python(folder, TRAIN, *flags, *how, *own)
     assert done.returncode == 0, done.stderr
     assert_same_weights(folder / "checkpoints/cells", folder / "checkpoints/typed")

@@ -31,15 +31,9 @@ KINDS = {
     ),
 }
 POINTS = (
-    "losses",
-    "augmentations",
-    "readers",
-    "callbacks",
-    "networks",
-    "planners",
-    "outputs",
+    "losses", "augmentations", "readers", "callbacks", "networks", "planners", "outputs",
     "backends",
-)
+)  # fmt: skip
 HELPER = "def helper(n):\n    return n + {more}\n"
 
 

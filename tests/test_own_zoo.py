@@ -56,15 +56,15 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 def train_whole_and_stopped(folder: str, flags: list[str], said: str) -> bool:
     """Whether a run was taken; then one that was stopped and resumed ends with the same bits."""
     argv = [*data_flags(Path(folder)), *FLAGS, "2", "--ema", "0.5", *flags]
-    status, _, err = call_main("train", [*argv, "--exp-name", "whole"], folder)
+    status, _, err = call_train([*argv, "--exp-name", "whole"], folder)
     if said:
         assert status == 2 and said in err and err.count("error: ") == 1, err
         assert not Path("checkpoints/whole/last.pt").exists() and "Traceback" not in err
         return False
     assert status == 0, err
-    assert call_main("train", [*argv, "--exp-name", "part", "--stop-after", "3"], folder)[0] == 0
+    assert call_train([*argv, "--exp-name", "part", "--stop-after", "3"], folder)[0] == 0
     more = [*flags, "--exp-name", "part", "--workers", "0", "--device", "cpu", "--resume"]
-    status, _, err = call_main("train", more, folder)
+    status, _, err = call_train(more, folder)
     assert status == 0, err
     assert_same(last("whole"), last("part"))
     return True
@@ -98,7 +98,7 @@ def test_a_network_predicts_as_it_was_trained(folder: str, name: str, ranks: Ran
             "--exp-name",
             "two",
         ]
-        outcomes = ranks.run(2, call_main, "train", argv, folder)
+        outcomes = ranks.run(2, call_train, argv, folder)
         assert [status for status, _, _ in outcomes] == [0, 0], outcomes
         assert last("two")["numbers"] == saved["numbers"]
         for key in ("block.weight", "head.weight"):

@@ -41,15 +41,9 @@ def run(folder: Path, packages: Path, *argv: str) -> str:
 def test_no_name_is_newer_than_the_oldest_python() -> None:
     """Outside TYPE_CHECKING: the tests may run on another Python."""
     newer = {
-        "Self",
-        "Never",
-        "LiteralString",
-        "Required",
-        "NotRequired",
-        "Unpack",
-        "assert_never",
+        "Self", "Never", "LiteralString", "Required", "NotRequired", "Unpack", "assert_never",
         "override",
-    }
+    }  # fmt: skip
     for path in (ROOT / "unet_ddp").rglob("*.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ImportFrom) and node.module == "typing":

@@ -48,6 +48,7 @@ def dice_of_all(path: Path, names: list[str]) -> float:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize(
     "seed", [pytest.param(k, marks=[pytest.mark.release] * (k >= 5)) for k in range(20)]
 )

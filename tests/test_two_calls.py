@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -65,7 +66,8 @@ def do(root: str, call: dict[str, Any], name: str) -> None:
         os.utime(file, (10**9, 10**9))
     torch.set_num_threads(call.get("threads", 1))
     torch.manual_seed(call.get("seed", 0))
-    unet_ddp.train(**{**WHERE, **call["settings"]}, exp_name=name)
+    with mock.patch("unet_ddp.extras.report.write.write_reports"):
+        unet_ddp.train(**{**WHERE, **call["settings"]}, exp_name=name)
 
 
 def content(root: Path, call: dict[str, Any], name: str) -> Any:

@@ -483,8 +483,8 @@ def make_case(number: int, folder: Path) -> Case:
 
 
 def run_case(number: int, folder: str) -> tuple[int, str, str]:
-    """Return status, output and errors of train.py on this rank."""
-    from tests.ranks import call_main
+    """Return status, output and errors of train.py on this rank; of one alone, with its report."""
+    from tests.ranks import call_main, call_train
     from unet_ddp.runs.folder import RunFolder
 
     case, claim = CASES[number], RunFolder.claim
@@ -495,7 +495,8 @@ def run_case(number: int, folder: str) -> tuple[int, str, str]:
             case.during(Path(folder))
 
     with mock.patch.object(RunFolder, "claim", claim_then_change):
-        return call_main("train", case.argv(Path(folder)), folder)
+        argv, is_alone = case.argv(Path(folder)), os.environ["WORLD_SIZE"] == "1"
+        return call_main("train", argv, folder) if is_alone else call_train(argv, folder)
 
 
 def main() -> int:

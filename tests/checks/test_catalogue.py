@@ -109,7 +109,7 @@ def run_on(ranks: Ranks, size: int, tmp_path: Path, number: int) -> None:
     case = make_case(number, folder)
     began = time.monotonic()
     outcomes = ranks.run(size, run_case, number, str(folder))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # on a busy machine: no rank waits for the other
     assert [status for status, _, _ in outcomes] == [case.status] * size, outcomes
     errors = "".join(err for _, _, err in outcomes).splitlines()
     said = "".join(out for _, out, _ in outcomes)

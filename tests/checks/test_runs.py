@@ -17,7 +17,7 @@ import torch
 from tests.checks.catalogue import cut
 from tests.checks.test_check import make_tiffs, prepared
 from tests.conftest import data_flags, make_set
-from tests.ranks import Ranks, call_main
+from tests.ranks import Ranks, call_train
 from tests.reading import read_image
 from tests.test_resume import assert_same_state, last
 from unet_ddp.checkpoints import file as checkpoint
@@ -35,7 +35,7 @@ def test_prediction_sees_what_training_saw(
     """The checkpoint's numbers, not the image's: half as bright an image is another image."""
     make_tiffs(tmp_path, "uint16", 1, rng)
     argv = [*data_flags(tmp_path), *FLAGS]
-    ((status, _, err),) = ranks.run(1, call_main, "train", argv, str(tmp_path))
+    ((status, _, err),) = ranks.run(1, call_train, argv, str(tmp_path))
     assert status == 0, err
     data = prepared(tmp_path)
     predictor = Predictor.from_checkpoint(tmp_path / "checkpoints" / "best.pt", device="cpu")
@@ -66,7 +66,7 @@ def breaking_run(folder: str, argv: list[str], names: list[str]) -> tuple[int, s
         return state
 
     with mock.patch.object(plan, "build_state", build):
-        return call_main("train", argv, folder)
+        return call_train(argv, folder)
 
 
 @pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.thorough)])
@@ -77,7 +77,7 @@ def test_a_file_that_breaks_in_mid_run_costs_nothing(
     for name in ("whole", "broken"):
         make_set(tmp_path / name, 14)
     argv = [*data_flags(tmp_path / "whole"), *FLAGS]
-    outcomes = ranks.run(size, call_main, "train", argv, str(tmp_path / "whole"))
+    outcomes = ranks.run(size, call_train, argv, str(tmp_path / "whole"))
     assert [status for status, _, _ in outcomes] == [0] * size, outcomes
     broken = tmp_path / "broken"
     names = [path.name for path in (broken / "imgs").iterdir()]
@@ -90,7 +90,7 @@ def test_a_file_that_breaks_in_mid_run_costs_nothing(
     stopped = last(broken)["position"]
     assert stopped["epoch"] == 0 and stopped["step"] in (3, 4)  # two steps were read ahead
     shutil.copytree(tmp_path / "kept", broken / "imgs", dirs_exist_ok=True)
-    outcomes = ranks.run(size, call_main, "train", ["--resume", "--workers", "0"], str(broken))
+    outcomes = ranks.run(size, call_train, ["--resume", "--workers", "0"], str(broken))
     assert [status for status, _, _ in outcomes] == [0] * size, outcomes
     assert_same_state(last(broken), last(tmp_path / "whole"), ema=False)
 

@@ -15,7 +15,9 @@ from PIL import Image
 
 import unet_ddp
 from tests.conftest import make_set
+from tests.prediction.models import write_model
 from tests.ranks import call_main
+from unet_ddp.data.labels import Labels
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +50,9 @@ def test_scores_are_those_of_the_command(run: unet_ddp.TrainedRun, tmp_path: Pat
     folder, threads = run.path.parent, torch.get_num_threads()
     images, masks = str(folder / "imgs"), str(folder / "masks")
     argv = [
-        "-m",
-        str(run.path),
-        "--images",
-        images,
-        "--masks",
-        masks,
-        "-o",
-        str(tmp_path / "out"),
+        "-m", str(run.path), "--images", images, "--masks", masks, "-o", str(tmp_path / "out"),
         "--device=cpu",
-    ]
+    ]  # fmt: skip
     status, out, err = call_main("unet_ddp.commands.evaluate", argv, ".")
     assert status == 0, err
     result = unet_ddp.evaluate(run, folder / "imgs", masks, device="cpu")
@@ -146,18 +141,18 @@ def test_what_is_wrong_with_data_is_in_the_result(run: unet_ddp.TrainedRun) -> N
         unet_ddp.check(images, masks, validations=3)
 
 
+@pytest.mark.usefixtures("traced_once")
 def test_a_network_is_exported(run: unet_ddp.TrainedRun, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
     images, masks = arrays(run.path.parent)
-    path = tmp_path / "a.onnx"
-    result = unet_ddp.export(
-        run, path, images=images, masks=masks, whole=True, runtime="onnxruntime"
-    )
+    write_model(tmp_path / "best.pt", Labels((0, 255)))
+    run, path = unet_ddp.TrainedRun(tmp_path), tmp_path / "a.onnx"
+    result = unet_ddp.export(run, path, images=images, masks=masks, runtime="onnxruntime")
     assert result.path == path and path.is_file()
     scores = result.runtimes["onnxruntime"]
     assert scores.is_used and scores.checkpoint_dice - scores.dice <= 0.002
     assert scores.equal_pixels > 0.99 and scores.images_per_second > 0
     assert f"onnxruntime: Dice {scores.dice:.4f}" in str(result)
     with pytest.raises(unet_ddp.UserError, match="already exists; use --overwrite"):
-        unet_ddp.export(run, path)
+        unet_ddp.export(run, path, whole=True)

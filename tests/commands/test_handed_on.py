@@ -157,104 +157,24 @@ def run(*argv: str) -> None:
 # -- train ----------------------------------------------------------------------------------
 
 DATA = [
-    "--images",
-    "imgs",
-    "--masks",
-    "masks",
-    "--mask-suffix",
-    "_m",
-    "--scale",
-    "0.5",
-    "--crop-size",
-    "16",
-    "24",
-    "--validation",
-    "40",
-    "--group-pattern",
-    "(.x)",
-    "--nodata",
-    "7",
-    "--channels",
-    "3",
-    "--class-names",
-    "ground",
-    "square",
-    "--ignore-index",
-    "9",
-    "--resize-masks",
-    "--seed",
+    "--images", "imgs", "--masks", "masks", "--mask-suffix", "_m", "--scale", "0.5", "--crop-size",
+    "16", "24", "--validation", "40", "--group-pattern", "(.x)", "--nodata", "7", "--channels",
+    "3", "--class-names", "ground", "square", "--ignore-index", "9", "--resize-masks", "--seed",
     "11",
-]
+]  # fmt: skip
 STEPS = [
-    "--batch-size",
-    "3",
-    "--accumulate",
-    "2",
-    "--learning-rate",
-    "0.002",
-    "--warmup",
-    "20",
-    "--encoder-rate",
-    "0.5",
-    "--weight-decay",
-    "0.03",
-    "--clip",
-    "0.7",
-    "--loss",
-    "dice_focal",
-    "--loss-weights",
-    "0.5",
-    "2",
-    "--class-weights",
-    "1",
-    "3",
-    "--label-smoothing",
-    "5",
-    "--hard-pixels",
-    "50",
-    "--boundary-weight",
-    "2",
-]
+    "--batch-size", "3", "--accumulate", "2", "--learning-rate", "0.002", "--warmup", "20",
+    "--encoder-rate", "0.5", "--weight-decay", "0.03", "--clip", "0.7", "--loss", "dice_focal",
+    "--loss-weights", "0.5", "2", "--class-weights", "1", "3", "--label-smoothing", "5",
+    "--hard-pixels", "50", "--boundary-weight", "2",
+]  # fmt: skip
 RUN = [
-    "--augmentation",
-    "overhead",
-    "--balance",
-    "30",
-    "--scale-jitter",
-    "0.8",
-    "1.25",
-    "--width",
-    "3",
-    "--bilinear",
-    "--epochs",
-    "2",
-    "--ema",
-    "0.9",
-    "--patience",
-    "5",
-    "--compress-gradients",
-    "--checkpoints",
-    "out",
-    "--exp-name",
-    "first",
-    "--save-every",
-    "2",
-    "--save-every-steps",
-    "3",
-    "--workers",
-    "0",
-    "--timeout",
-    "55",
-    "--device",
-    "cpu",
-    "--max-bad-steps",
-    "7",
-    "--skip-bad-files",
-    "2",
-    "--cache",
-    "--precision",
-    "float32",
-]
+    "--augmentation", "overhead", "--balance", "30", "--scale-jitter", "0.8", "1.25", "--width",
+    "3", "--bilinear", "--epochs", "2", "--ema", "0.9", "--patience", "5", "--compress-gradients",
+    "--checkpoints", "out", "--exp-name", "first", "--save-every", "2", "--save-every-steps", "3",
+    "--workers", "0", "--timeout", "55", "--device", "cpu", "--max-bad-steps", "7",
+    "--skip-bad-files", "2", "--cache", "--precision", "float32",
+]  # fmt: skip
 
 
 @arriving(
@@ -408,15 +328,9 @@ def test_a_given_network_is_taken_whole(folder: Path) -> None:
 )  # fmt: skip
 def test_of_given_encoder_weights_the_encoder_is_taken(folder: Path) -> None:
     own = [
-        "--exp-name",
-        "encoder",
-        "--encoder-weights",
-        "foreign.pth",
-        "--freeze",
-        "encoder",
-        "--width",
-        "2",
-    ]
+        "--exp-name", "encoder", "--encoder-weights", "foreign.pth", "--freeze", "encoder",
+        "--width", "2",
+    ]  # fmt: skip
     run("train", *DATA, *RUN, *own)
 
 
@@ -447,16 +361,9 @@ def test_a_process_waits_for_the_others_as_long_as_it_is_told(folder: Path) -> N
 )  # fmt: skip
 def test_doctor_hands_on_its_settings(folder: Path) -> None:
     of_steps = [
-        "--batch-size",
-        "3",
-        "--accumulate",
+        "--batch-size", "3", "--accumulate", "2", "--class-weights", "1", "3", "--skip-bad-files",
         "2",
-        "--class-weights",
-        "1",
-        "3",
-        "--skip-bad-files",
-        "2",
-    ]
+    ]  # fmt: skip
     run("doctor", *DATA, *of_steps)
 
 
@@ -467,15 +374,9 @@ def test_doctor_hands_on_its_settings(folder: Path) -> None:
 )  # fmt: skip
 def test_pack_hands_on_its_settings(folder: Path) -> None:
     own = [
-        "--val-images",
-        "val/imgs",
-        "--val-masks",
-        "val/masks",
-        "--skip-bad-files",
-        "2",
-        "-o",
+        "--val-images", "val/imgs", "--val-masks", "val/masks", "--skip-bad-files", "2", "-o",
         "pack",
-    ]
+    ]  # fmt: skip
     for name in ("ax", "bx"):
         _, mask = make_pair(folder / "val", name, size=(64, 80))
         mask.rename(mask.with_name(f"{mask.stem}_m.png"))
@@ -726,16 +627,9 @@ def test_a_network_is_folded_before_it_is_quantised(folder: Path) -> None:
 )  # fmt: skip
 def test_a_card_is_of_the_network_as_it_was_typed(folder: Path) -> None:
     own = [
-        "--card",
-        "card",
-        "--license",
-        "mit",
-        "--overwrite",
-        "--network",
-        "own:network",
-        "-s",
+        "--card", "card", "--license", "mit", "--overwrite", "--network", "own:network", "-s",
         "0.3",
-    ]
+    ]  # fmt: skip
     run("export", "foreign.pth", *own)
 
 

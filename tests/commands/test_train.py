@@ -57,6 +57,7 @@ def files(folder: Path) -> set[str]:
     return {path.name for path in (folder / "checkpoints").iterdir()}
 
 
+@pytest.mark.usefixtures("no_report")
 def test_a_validation_that_a_signal_cuts_short_does_not_count(
     images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +189,7 @@ def test_only_results_of_evaluate_go_with_the_run(images: list[str], tmp_path: P
     assert [path.name for path in results.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.usefixtures("no_report")
 def test_a_signal_while_the_separation_is_chosen_repeats_the_validation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import data_flags, install_package, make_set
-from tests.ranks import Ranks, call_main
+from tests.ranks import Ranks, call_train
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.cli import parse_train
 from unet_ddp.data.augmentation import Augmentation
@@ -117,7 +117,7 @@ def test_a_run_is_the_same_on_two_processes_with_workers(own: Path, ranks: Ranks
     ways = {"one": (1, "2", "0"), "two": (2, "1", "1")}
     for name, (size, batch, workers) in ways.items():
         how = ["--exp-name", name, "--batch-size", batch, "--workers", workers]
-        outcomes = ranks.run(size, call_main, "train", [*argv, *how], str(own))
+        outcomes = ranks.run(size, call_train, [*argv, *how], str(own))
         assert [status for status, _, _ in outcomes] == [0] * size, outcomes
     one, two = (checkpoint.load(own / "checkpoints" / name / "last.pt") for name in ways)
     assert one["sources"].keys() == {"my_augmentations:brighter"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing.synchronize
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import _utils
 
 from tests.evaluation.examples import grey_predictor, write_pairs
 from tests.ranks import Ranks
@@ -165,6 +167,8 @@ def test_a_sample_that_shared_memory_has_no_room_for_is_an_error(
     pairs = write_pairs(tmp_path, a=(IMAGE, MASK))
     dataset = EvaluationDataset(pairs, grey_predictor(TWO), full_size=True)
     monkeypatch.setattr(torch.Tensor, "share_memory_", fail)
+    monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.5)  # until it ends the reader
     with pytest.raises(RuntimeError, match="unable to allocate shared memory"):
         list(fetch(dataset, World(), workers=1))
+    gc.collect()  # ends the reader, within that interval
     assert len(list(fetch(dataset, World(), workers=0))) == 1  # nothing is shared

@@ -22,45 +22,25 @@ from types import ModuleType
 from typing import Any
 
 LIBRARIES = [
-    "tests.ranks",
-    "cv2",
-    "PIL.Image",
-    "huggingface_hub.hf_api",
-    "matplotlib.pyplot",
-    "yaml",
-    "tifffile",
-    "tqdm.auto",
-]
+    "tests.ranks", "cv2", "PIL.Image", "huggingface_hub.hf_api", "matplotlib.pyplot", "yaml",
+    "tifffile", "tqdm.auto",
+]  # fmt: skip
 NO_MODULE = {"win32": ["fcntl", "grp", "pwd", "resource", "termios"], "darwin": []}
 NO_SIGNAL = [
-    "SIGALRM",
-    "SIGBUS",
-    "SIGHUP",
-    "SIGKILL",
-    "SIGUSR1",
-    "SIGUSR2",
-    "alarm",
-    "pthread_sigmask",
-]
+    "SIGALRM", "SIGBUS", "SIGHUP", "SIGKILL", "SIGUSR1", "SIGUSR2", "alarm", "pthread_sigmask",
+]  # fmt: skip
 LINUX_ALONE = ["memfd_create", "posix_fallocate", "posix_fadvise", "sched_getaffinity"]
 NO_FUNCTION = {
     "win32": [
         *(
-            "fchmod",
-            "fork",
-            "forkpty",
-            "geteuid",
-            "getgid",
-            "getpgid",
-            "getuid",
-            "killpg",
+            "fchmod", "fork", "forkpty", "geteuid", "getgid", "getpgid", "getuid", "killpg",
             "mkfifo",
         ),
         *("O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "pread", "register_at_fork", "set_blocking"),
         *("setsid", "statvfs", "sync", "uname", *LINUX_ALONE),
     ],
     "darwin": LINUX_ALONE,
-}
+}  # fmt: skip
 _list, _link_of = os.listdir, os.readlink
 
 

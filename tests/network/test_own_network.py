@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tests import jobs
 from tests.conftest import data_flags, install_package, make_set
-from tests.ranks import Ranks, call_main
+from tests.ranks import Ranks, call_main, call_train
 from unet_ddp import Predictor
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.distributed.world import World
@@ -183,7 +183,7 @@ def test_a_run_with_an_own_network_predicts_and_is_resumed_if_it_is_told(
     """No checkpoint starts code, wherever one is read."""
     make_set(own_network, 10)
     folder, argv = str(own_network), [*data_flags(own_network), *FLAGS, "2"]
-    outcomes = ranks.run(2, call_main, "train", [*argv, "--model", NAME], folder)
+    outcomes = ranks.run(2, call_train, [*argv, "--model", NAME], folder)
     assert [status for status, _, _ in outcomes] == [0, 0], outcomes
     assert f"network: {NAME}, 3 channels, 2 classes" in outcomes[0][1]
     best = own_network / "checkpoints" / "best.pt"
@@ -212,13 +212,13 @@ def test_a_run_with_an_own_network_predicts_and_is_resumed_if_it_is_told(
     (own_network / "moved.py").write_text(SOURCE)
     assert Predictor.from_checkpoint(best, network="moved:Tiny").stride == 2 and not mark.exists()
     sys.modules.pop("my_networks", None)
-    status, _, err = call_main("train", [*argv, "--resume"], folder)
+    status, _, err = call_train([*argv, "--resume"], folder)
     assert status == 2 and f"type --model {NAME}, too" in err and not mark.exists()
     resume = [*argv, "--resume", "--epochs", "2", "--model", NAME, "--batch-size", "4"]
-    status, _, err = call_main("train", resume, folder)
+    status, _, err = call_train(resume, folder)
     assert status == 2 and "Continue with the new one by --changed-code" in err
     sys.modules.pop("my_networks", None)
-    status, out, err = call_main("train", [*resume, "--changed-code"], folder)
+    status, out, err = call_train([*resume, "--changed-code"], folder)
     assert status == 0, err
     assert f"--model {NAME}: its source has changed since the run's last save" in out
     with (own_network / "checkpoints" / "metrics.csv").open() as file:

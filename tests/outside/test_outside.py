@@ -38,17 +38,10 @@ BY_NAME = [word for pair in ENTRY_POINTS.items() for word in pair]
 SETTINGS = [
     *("--width", "4", "--epochs", "2", "--validation", "25", "--workers", "0", "--seed", "3"),
     *(
-        "--clip",
-        "0",
-        "--precision=float32",
-        "--device",
-        "cpu",
-        "--images",
-        "imgs",
-        "--masks",
+        "--clip", "0", "--precision=float32", "--device", "cpu", "--images", "imgs", "--masks",
         "masks",
     ),
-]
+]  # fmt: skip
 
 
 def install(folder: Path, *, as_package: bool) -> None:

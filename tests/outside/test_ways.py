@@ -5,18 +5,20 @@ Each run has a loss, a network, an augmentation, a reader and a callback of its 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import subprocess
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
 from tests.notebooks import run_notebook
 from tests.outside.test_outside import BY_PATH, PATHS, SETTINGS, Place
-from tests.ranks import ROOT, TORCHRUN, TRAIN, python
+from tests.ranks import ROOT, TORCHRUN, TRAIN, python, warm_python
 
 nbclient = pytest.importorskip("nbclient.exceptions", reason="nbclient is not installed")
 
@@ -74,16 +76,28 @@ SOURCES_OF_KILLED = {"killed_parts:Killed", "field_parts.callbacks"}
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """A folder of pairs with runs on one process and two, by train.py."""
+    """A folder of pairs, with the programs that train on them."""
     found = Place(tmp_path_factory.mktemp("ways"), as_package=False)
     (found.folder / "script.py").write_text(textwrap.dedent(PYTHON))
     (found.folder / "killed_parts.py").write_text(textwrap.dedent(KILLED))
     recipe = [f"{flag[2:]}: {PATHS[flag]}" for flag in ("--loss", "--model", "--augmentation")]
     recipe += [f"{flag[2:]}: [{PATHS[flag]}]" for flag in ("--callback", "--reader")]
     (found.folder / "recipe.yaml").write_text("\n".join([*recipe, "width: 4", "epochs: 2"]) + "\n")
-    for processes in (1, 2):
-        by_shell(found, f"shell{processes}", processes)
     return found
+
+
+@pytest.fixture(scope="module")
+def run_of_shell(place: Place) -> Callable[[int], Path]:
+    """Return a function that returns the checkpoint of a whole run by train.py on so many processes."""
+
+    @functools.cache
+    def train(processes: int) -> Path:
+        name = f"shell{processes}"
+        done = start_warm(place, TRAIN, *typed(name, processes))
+        assert done.returncode == 0, done.stderr
+        return place.folder / "checkpoints" / name / "last.pt"
+
+    return train
 
 
 def typed(name: str, processes: int, parts: list[str] = BY_PATH, part: str = "whole") -> list[str]:
@@ -102,6 +116,11 @@ def search_path(place: Place) -> str:
 def start(place: Place, *argv: str) -> subprocess.CompletedProcess[str]:
     """Run a program of Python's, from the interpreter's start, and return how it ended."""
     return python(place.folder, *argv, PYTHONPATH=search_path(place))
+
+
+def start_warm(place: Place, *argv: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of Python's that has its imports, as do its ranks."""
+    return warm_python(place.folder, *argv, PYTHONPATH=search_path(place))
 
 
 def run(place: Place, part: str, *argv: str) -> None:
@@ -158,7 +177,11 @@ CASES = [
 
 @pytest.mark.parametrize(("way", "processes", "is_killed"), CASES)
 def test_the_run_is_that_of_the_shell_bit_by_bit(
-    place: Place, way: Callable[[Place, str, int, str], None], processes: int, is_killed: bool
+    place: Place,
+    run_of_shell: Callable[[int], Path],
+    way: Callable[[Place, str, int, str], None],
+    processes: int,
+    is_killed: bool,
 ) -> None:
     folder = place.folder / "checkpoints"
     name = f"{way.__name__}{processes}{is_killed}"
@@ -166,8 +189,8 @@ def test_the_run_is_that_of_the_shell_bit_by_bit(
         way(place, name, processes, part)
         assert (place.folder / f"{name}.killed").exists() == is_killed
     found, expected = (
-        torch.load(folder / each / "last.pt", weights_only=True)
-        for each in (name, f"shell{processes}")
+        torch.load(path, weights_only=True)
+        for path in (folder / name / "last.pt", run_of_shell(processes))
     )
     assert {*expected["sources"]} == SOURCES
     assert {*found["sources"]} == SOURCES | (SOURCES_OF_KILLED if is_killed else set())
@@ -217,7 +240,7 @@ def test_what_a_part_raises_on_one_rank_alone_ends_both_and_is_said_once(
     (place.folder / f"{module}.py").write_text(source)
     parts = [word for name, value in PATHS.items() if name != flag for word in (name, value)]
     argv = typed(module, 2, [*parts, flag, f"{module}:Faulty"])
-    done = start(place, TRAIN, *argv)
+    done = start_warm(place, TRAIN, *argv)
     assert done.returncode in (1, 2), done.stdout + done.stderr
     said = done.stdout + done.stderr
     assert said.count("RuntimeError: this part is broken\n") <= 1, said  # the user's own traceback
@@ -228,7 +251,7 @@ def test_what_a_part_raises_on_one_rank_alone_ends_both_and_is_said_once(
 @pytest.mark.parametrize("flag", FLAGS)
 def test_a_part_that_is_not_there_is_one_line(place: Place, flag: str) -> None:
     parts = [word for name, value in PATHS.items() if name != flag for word in (name, value)]
-    done = start(place, TRAIN, *typed("missing", 2, [*parts, flag, "nowhere:Part"]))
+    done = start_warm(place, TRAIN, *typed("missing", 2, [*parts, flag, "nowhere:Part"]))
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert done.stderr.count("error: ") == 1 and "nowhere:Part" in done.stderr, done.stderr
     assert not (place.folder / "checkpoints" / "missing" / "last.pt").exists()

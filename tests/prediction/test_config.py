@@ -30,19 +30,9 @@ def test_the_help_names_the_program(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_short_flags_and_both_dashes() -> None:
     argv = [
-        "a.png",
-        "b.png",
-        "-o",
-        "out",
-        "-s",
-        "0.5",
-        "-t",
-        "0.3",
-        "-b",
-        "4",
-        "--rle_order",
+        "a.png", "b.png", "-o", "out", "-s", "0.5", "-t", "0.3", "-b", "4", "--rle_order",
         "columns",
-    ]
+    ]  # fmt: skip
     config = parse_predict(argv)
     assert config.inputs == ("a.png", "b.png")
     assert (config.output, config.scale, config.threshold, config.batch_size) == (

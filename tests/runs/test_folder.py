@@ -121,19 +121,10 @@ def test_a_value_that_no_run_writes_is_not_resumed_from(
 @pytest.mark.parametrize(
     "name",
     [
-        "last_rate",
-        "loss",
-        "numbers",
-        "files",
-        "run",
-        "ema",
-        "threshold",
-        "launchers",
-        "resume",
-        "best.name",
-        "position.skipped",
+        "last_rate", "loss", "numbers", "files", "run", "ema", "threshold", "launchers", "resume",
+        "best.name", "position.skipped",
     ],
-)
+)  # fmt: skip
 def test_a_checkpoint_without_a_key_that_each_run_writes_is_refused(
     tmp_path: Path, name: str
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import data_flags, make_set
-from tests.ranks import Ranks, call_main
+from tests.ranks import Ranks, call_train
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.cli import parse_train
 from unet_ddp.errors import UserError
@@ -89,7 +89,7 @@ def train_where_installed(argv: list[str], folder: str) -> tuple[int, str, str]:
     """Train on a rank whose Python finds the packages in `folder`."""
     sys.path.insert(0, folder)
     try:
-        return call_main("train", argv, folder)
+        return call_train(argv, folder)
     finally:
         sys.path.remove(folder)
 
@@ -113,7 +113,7 @@ def test_it_finds_the_row_of_an_epoch_in_the_folder(own: Path) -> None:
         "    def epoch(self, row): assert len(self.file.read_text().splitlines()) == 1 + row['epoch']\n"
     )
     argv = [*data_flags(own), *FLAGS, "--epochs", "2", "--callback", "my_readers:Rows"]
-    status, _, err = call_main("train", argv, str(own))
+    status, _, err = call_train(argv, str(own))
     assert status == 0, err
 
 
@@ -143,14 +143,14 @@ def test_one_that_returns_true_ends_the_run_on_all_ranks(own: Path, ranks: Ranks
 
 def test_a_failure_stops_the_run_saved_and_is_said_with_its_name(own: Path) -> None:
     argv = [*data_flags(own), *FLAGS, "--callback", "my_callbacks:Faulty", "my_callbacks:Notes"]
-    status, out, err = call_main("train", argv, str(own))
+    status, out, err = call_train(argv, str(own))
     said = "--callback my_callbacks:Faulty: ValueError: no such place"
     assert status == 2 and f"error: {said}" in err
     assert 'raise ValueError("no such place")' in out  # its traceback
     last = (own / "notes.txt").read_text().splitlines()[-1]  # another's is closed
     assert last == f"close failed 2 None {said}; see docs/own_parts.md"
     assert checkpoint.load(own / "checkpoints" / "last.pt")["position"]["epoch"] >= 1
-    status, _, err = call_main("train", [*argv[:-3], "--resume"], str(own))
+    status, _, err = call_train([*argv[:-3], "--resume"], str(own))
     assert status == 0, err
 
 
@@ -161,7 +161,7 @@ def test_a_failure_in_the_last_epoch_is_one_too(own: Path, moment: str) -> None:
         f"class Faulty:\n    def __init__(self, run): pass\n    def {moment}(self, *_): 1 / 0\n"
     )
     argv = [*data_flags(own), *FLAGS, "--epochs", "1", "--callback", "my_failures:Faulty"]
-    status, _, err = call_main("train", argv, str(own))
+    status, _, err = call_train(argv, str(own))
     assert status == 2 and "error: --callback my_failures:Faulty: ZeroDivisionError" in err
     assert checkpoint.load(own / "checkpoints" / "last.pt")["position"]["epoch"] <= 1
 
@@ -177,7 +177,7 @@ def test_a_failure_in_the_last_epoch_is_one_too(own: Path, moment: str) -> None:
 def test_what_can_not_be_made_is_a_line_before_the_run_has_its_folder(
     own: Path, name: str, said: str
 ) -> None:
-    status, _, err = call_main("train", [*data_flags(own), *FLAGS, "--callback", name], str(own))
+    status, _, err = call_train([*data_flags(own), *FLAGS, "--callback", name], str(own))
     assert status == 2 and name in err and said in err and "Traceback" not in err
     assert not (own / "checkpoints" / "last.pt").exists()
 

@@ -135,19 +135,10 @@ def by_tifffile(draw: Draw, folder: Path) -> File:
     dtype = pick(
         draw,
         *[
-            "uint8",
-            "uint8",
-            "uint16",
-            "int8",
-            "int16",
-            "float16",
-            "float32",
-            "float64",
-            "uint32",
-            "int32",
-            "bool",
+            "uint8", "uint8", "uint16", "int8", "int16", "float16", "float32", "float64", "uint32",
+            "int32", "bool",
         ],
-    )
+    )  # fmt: skip
     bands = 1 if dtype == "bool" else pick(draw, 1, 1, 2, 3, 4, 5, 7, 33, 70)
     upright = draw_pixels(draw, dtype, bands)
     orientation = pick(draw, *range(1, 9))
@@ -274,13 +265,8 @@ def by_numpy(draw: Draw, folder: Path) -> File:
 
 
 WRITERS: list[Callable[[Draw, Path], File]] = [
-    by_pillow,
-    by_tifffile,
-    by_opencv,
-    by_gdal,
-    by_palette,
-    by_numpy,
-]
+    by_pillow, by_tifffile, by_opencv, by_gdal, by_palette, by_numpy,
+]  # fmt: skip
 
 
 # -- masks ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from tests import jobs
 from tests.conftest import data_flags, install_package, make_set
-from tests.ranks import Ranks, call_main
+from tests.ranks import Ranks, call_train
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import OptimizationConfig
 from unet_ddp.data.pairs import Pairs
@@ -171,7 +171,7 @@ def test_what_is_no_loss_is_a_line_before_the_run_has_its_folder(
     make_set(own_loss, 4)
     (own_loss / "my_losses.py").write_text(PLAIN)
     argv = [*data_flags(own_loss), *FLAGS, "--loss", f"my_losses:{name}"]
-    status, _, err = call_main("train", argv, str(own_loss))
+    status, _, err = call_train(argv, str(own_loss))
     assert status == 2 and re.search(f"error: {said}", err), err
     assert not (own_loss / "checkpoints" / "last.pt").exists()
 
@@ -222,7 +222,7 @@ def test_a_plain_loss_is_the_mean_over_ranks_and_a_line_says_so(
         assert np.abs(even[1]).max() > 1e-3
     make_set(own_loss, 6)
     argv = [*data_flags(own_loss), *FLAGS, "--loss", f"{__name__}:mean_ce", "--stop-after", "1"]
-    status, out, err = call_main("train", argv, str(own_loss))
+    status, out, err = call_train(argv, str(own_loss))
     assert status == 0, err
     assert out.count("mean over processes is used, so the run depends on their number") == 1
 
@@ -240,18 +240,18 @@ def test_code_runs_only_if_the_command_line_names_it(own_loss: Path) -> None:
     (own_loss / "my_losses.py").write_text(f"open({str(mark)!r}, 'w').close()\n{SOURCE}")
     (own_loss / "evil.yaml").write_text("loss: my_losses:SquaredDice\n")
     argv = [*data_flags(own_loss), *FLAGS, "--batch-size", "2"]
-    status, _, err = call_main("train", [*argv, "--config", "evil.yaml"], str(own_loss))
+    status, _, err = call_train([*argv, "--config", "evil.yaml"], str(own_loss))
     said = "a recipe or a checkpoint starts no code; if you trust it, type --loss my_losses:SquaredDice"
     assert status == 2 and said in err and not mark.exists()
     with pytest.raises(UserError, match="starts no code"):  # it would type the loss for its trials
         tune.tune([*argv, "--config", "evil.yaml", "--vary", "learning_rate=1e-4..1e-2"])
     typed = ["--loss", "my_losses:SquaredDice"]
-    assert call_main("train", [*argv, *typed, "--stop-after", "1"], str(own_loss))[0] == 0
+    assert call_train([*argv, *typed, "--stop-after", "1"], str(own_loss))[0] == 0
     mark.unlink()
     del sys.modules["my_losses"]
-    status, _, err = call_main("train", [*argv, "--resume"], str(own_loss))
+    status, _, err = call_train([*argv, "--resume"], str(own_loss))
     assert status == 2 and said in err and not mark.exists()
-    assert call_main("train", [*argv, *typed, "--resume"], str(own_loss))[0] == 0
+    assert call_train([*argv, *typed, "--resume"], str(own_loss))[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_run_with_an_own_loss_has_its_column_and_is_resumed(own_loss: Path, ra
         *data_flags(own_loss), *FLAGS, "--loss", "my_losses:SquaredDice+ce", "--batch-size", "2",
     ]  # fmt: skip
     for more in (["--stop-after", "1"], ["--resume"]):
-        outcomes = ranks.run(2, call_main, "train", [*argv, *more], str(own_loss))
+        outcomes = ranks.run(2, call_train, [*argv, *more], str(own_loss))
         assert [status for status, _, _ in outcomes] == [0, 0], outcomes
     text = (own_loss / "checkpoints" / "metrics.csv").read_text()
     (row,) = csv.DictReader(text.splitlines())
@@ -319,10 +319,10 @@ def test_a_run_with_an_own_loss_has_its_column_and_is_resumed(own_loss: Path, ra
     more = ["--resume", "--epochs", "2", "--loss", "my_losses:SquaredDice+ce"]
     sys.modules.pop("my_losses", None)
     argv = [*argv, *more, "--batch-size", "4"]
-    status, _, err = call_main("train", argv, str(own_loss))
+    status, _, err = call_train(argv, str(own_loss))
     said = "--loss my_losses:SquaredDice: its source has changed since the run's last save"
     assert status == 2 and f"error: {said}" in err and "by --changed-code" in err
-    status, out, _ = call_main("train", [*argv, "--changed-code"], str(own_loss))
+    status, out, _ = call_train([*argv, "--changed-code"], str(own_loss))
     assert status == 0 and said in out
     saved = checkpoint.load(own_loss / "checkpoints" / "last.pt")
     assert saved["config"]["loss"] == "my_losses:SquaredDice+ce"

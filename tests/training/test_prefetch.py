@@ -231,14 +231,9 @@ def test_on_a_gpu_a_stream_copies_and_another_computes(notes: list[str]) -> None
     batch = batch_of(notes)
     assert next(Prefetcher([batch], ahead=1, device=GPU, on_error=pytest.fail)) == batch
     assert notes == [
-        "on side:",
-        "image to cuda at once",
-        "mask to cuda at once",
-        "end",
-        "main waits for event of side",
-        "image kept for main",
-        "mask kept for main",
-    ]
+        "on side:", "image to cuda at once", "mask to cuda at once", "end",
+        "main waits for event of side", "image kept for main", "mask kept for main",
+    ]  # fmt: skip
 
 
 def test_a_batch_keeps_its_pairs_on_the_device() -> None:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.conftest import data_flags, install_package, make_set
-from tests.ranks import Ranks, call_main
+from tests.ranks import Ranks, call_main, call_train
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.commands import doctor, evaluate
 from unet_ddp.data.readers.base import Header, ImageFormat
@@ -22,16 +22,8 @@ from unet_ddp.errors import UserError
 PAGE = Path(__file__).parents[3] / "docs" / "own_parts.md"
 OWN = ["--reader", "my_readers:XyzFile"]
 FLAGS = [
-    "--width",
-    "2",
-    "--epochs",
-    "1",
-    "--validation",
-    "20",
-    "--precision=auto",
-    "--batch-size",
-    "2",
-]
+    "--width", "2", "--epochs", "1", "--validation", "20", "--precision=auto", "--batch-size", "2",
+]  # fmt: skip
 PIXELS = np.arange(5 * 4 * 3, dtype=np.uint8).reshape(5, 4, 3)
 
 
@@ -123,7 +115,7 @@ def test_a_suffix_starts_no_code(own: Path) -> None:
 def test_a_set_is_trained_on_by_processes_that_read_and_predicted(own: Path, ranks: Ranks) -> None:
     argv = [*data_flags(own), *FLAGS, *OWN]
     for more in (["--workers", "1", "--stop-after", "1"], ["--workers", "0", "--resume"]):
-        outcomes = ranks.run(2, call_main, "train", [*argv, *more], str(own))
+        outcomes = ranks.run(2, call_train, [*argv, *more], str(own))
         assert [status for status, _, _ in outcomes] == [0, 0], outcomes
     saved = checkpoint.load(own / "checkpoints" / "last.pt")
     assert saved["config"]["reader"] == ["my_readers:XyzFile"]
@@ -136,7 +128,7 @@ def test_a_set_is_trained_on_by_processes_that_read_and_predicted(own: Path, ran
     for flags, has_scores in ((OWN, True), ([], False)):
         status, out, err = call_main("unet_ddp.__main__", ["report", *flags], str(own))
         assert (status, "no scores and images" in out) == (0, not has_scores), err
-    status, _, err = call_main("train", [*argv[: -len(OWN)], "--resume"], str(own))
+    status, _, err = call_train([*argv[: -len(OWN)], "--resume"], str(own))
     assert (
         status == 2 and "starts no code; if you trust it, type --reader my_readers:XyzFile" in err
     )
@@ -146,7 +138,7 @@ def test_an_installed_reader_needs_no_flag(
     installed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = [*data_flags(installed), *FLAGS, "--workers", "0"]
-    status, _, err = call_main("train", argv, str(installed))
+    status, _, err = call_train(argv, str(installed))
     assert status == 0, err
     status, _, err = call_main("predict", ["imgs", "-o", "out"], str(installed))
     assert status == 0 and len(list((installed / "out").iterdir())) == 10, err
@@ -159,5 +151,5 @@ def test_an_installed_reader_needs_no_flag(
 def test_a_recipe_starts_no_reader(own: Path) -> None:
     (own / "evil.yaml").write_text("reader: [my_readers:XyzFile]\n")
     argv = [*data_flags(own), *FLAGS, "--config", "evil.yaml"]
-    status, _, err = call_main("train", argv, str(own))
+    status, _, err = call_train(argv, str(own))
     assert status == 2 and "starts no code" in err and "my_readers" not in sys.modules

@@ -18,7 +18,7 @@ from PIL import Image
 
 import unet_ddp
 from tests.conftest import make_set
-from tests.ranks import call_main
+from tests.ranks import call_main, call_train
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Places
 from unet_ddp.data.readers.read import Source, read_mask
@@ -27,6 +27,7 @@ from unet_ddp.extras.arrays.item_kind import ItemKind
 from unet_ddp.extras.arrays.items import Column, Items
 from unet_ddp.plugins.own import renew
 
+pytestmark = pytest.mark.usefixtures("no_report")
 FLAGS = ["--width=2", "--epochs=1", "--batch-size=2", "--workers=0", "--device=cpu"]
 IMAGES = np.arange(6 * 24 * 32 * 3, dtype=np.uint8).reshape(6, 24, 32, 3)
 MASKS = (IMAGES[..., 0] > 99).astype(np.uint8)
@@ -171,13 +172,13 @@ def test_an_exception_names_the_item_and_the_line(module: Callable[[str], None])
         "broken = Broken()\n"
         "def opens(): return broken[4]\n"
     )
-    status, out, err = call_main("train", ["--images=cells:broken", *FLAGS], ".")
+    status, out, err = call_train(["--images=cells:broken", *FLAGS], ".")
     assert status == 2 and out == ""
     assert err == "error: cells:broken[4]: KeyError: 'no such cell' (cells.py, line 9)\n"
-    status, _, err = call_main("train", ["--images=cells:opens", *FLAGS], ".")
+    status, _, err = call_train(["--images=cells:opens", *FLAGS], ".")
     assert err == "error: cells:opens(): KeyError: 'no such cell' (cells.py, line 9)\n"
-    status, out, err = call_main(
-        "train", ["--images=cells:broken", "--skip-bad-files=1", "--stop-after=1", *FLAGS], "."
+    status, out, err = call_train(
+        ["--images=cells:broken", "--skip-bad-files=1", "--stop-after=1", *FLAGS], "."
     )
     assert status == 0 and "skipped cells:broken[4]: KeyError" in out and "5 pairs" in out, err
 
@@ -204,7 +205,7 @@ def test_a_command_line_is_refused_in_a_line(
         "    def __getitem__(self, row): return images[row] ^ np.random.bytes(1)[0], masks[row]\n"
         "chance, twice = Chance(), rows + rows\n"
     )
-    status, _, err = call_main("train", [*flags, *FLAGS], ".")
+    status, _, err = call_train([*flags, *FLAGS], ".")
     assert status == 2 and said in err and err.count("\n") == 1, err
     assert not Path("checkpoints").exists()
 
@@ -213,11 +214,11 @@ def test_only_what_is_typed_is_imported(module: Callable[[str], None], tmp_path:
     """A recipe or a checkpoint may be a stranger's."""
     module("")
     (tmp_path / "recipe.yaml").write_text("images: cells:rows\n")
-    status, _, err = call_main("train", ["--config=recipe.yaml", *FLAGS], ".")
+    status, _, err = call_train(["--config=recipe.yaml", *FLAGS], ".")
     assert status == 2 and "a recipe or a checkpoint starts no code" in err
-    status, _, err = call_main("train", ["--images=cells:rows", *FLAGS, "--stop-after=1"], ".")
+    status, _, err = call_train(["--images=cells:rows", *FLAGS, "--stop-after=1"], ".")
     assert status == 0, err
-    status, _, err = call_main("train", ["--resume"], ".")
+    status, _, err = call_train(["--resume"], ".")
     assert (
         status == 2
         and "--images: the run's was 'cells:rows'; a checkpoint opens no address and starts no code"
@@ -248,14 +249,14 @@ def test_changed_items_are_other_data(module: Callable[[str], None], tmp_path: P
     """The cache of scans and of samples knows an item by its content; so does a run that continues."""
     argv = ["--images=cells:rows", "--augmentation=none", "--cache", *FLAGS]
     module("")
-    status, out, err = call_main("train", [*argv, "--stop-after=1"], ".")
+    status, out, err = call_train([*argv, "--stop-after=1"], ".")
     assert status == 0 and "classes: 2, mask values 0, 1" in out, err
     module("rows = [(name, 255 - image, mask * 3) for name, image, mask in rows]\n")
     other = [*argv, "--exp-name=other", "--stop-after=1"]
-    status, out, err = call_main("train", other, ".")
+    status, out, err = call_train(other, ".")
     assert status == 0 and "classes: 2, mask values 0, 3" in out, err
     module("rows = [(name, 255 - image, mask) for name, image, mask in rows]\n")
-    status, out, err = call_main("train", [*argv, "--resume"], ".")
+    status, out, err = call_train([*argv, "--resume"], ".")
     assert status == 2 and "other images or masks under the names that the run started with" in err
 
 

@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw
 from benchmarks.objects import draw_ellipses
 from tests.conftest import data_flags
 from tests.evaluation.examples import CPU, Grey, grey_predictor
-from tests.ranks import call_main
+from tests.ranks import call_main, call_train
 from tests.tiny import make_data
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.checkpoints.weights import read_model
@@ -127,7 +127,7 @@ def test_a_best_network_is_written_with_the_separation_that_suits_it(tmp_path: P
         "--lr",
         "0.03",
     ]
-    assert call_main("train", argv, str(tmp_path))[0] == 0
+    assert call_train(argv, str(tmp_path))[0] == 0
     best, world = tmp_path / "checkpoints" / "best.pt", World(device=CPU)
     predictor, model = Predictor.from_checkpoint(best, device=CPU, fold=False), read_model(best)
     assert model.labels is not None
@@ -201,7 +201,7 @@ def test_only_objects_have_something_to_choose(tmp_path: Path) -> None:
 
 def test_a_resumed_run_of_objects_ends_as_the_undisturbed_one(run: Path, tmp_path: Path) -> None:
     argv = [*data_flags(run), *FLAGS, "--epochs", "2"]
-    assert call_main("train", argv, str(tmp_path))[0] == 0
+    assert call_train(argv, str(tmp_path))[0] == 0
     for name in ("last.pt", "best.pt"):
         one, other = (checkpoint.load(f / "checkpoints" / name) for f in (run, tmp_path))
         assert one["labels"] == other["labels"]
@@ -297,7 +297,7 @@ def test_touching_objects_of_two_classes_have_their_class(tmp_path: Path) -> Non
     assert "--instances --class-names disc square" in out
     argv = ["--list", f"{here}/masks/pairs.csv", *FLAGS, "--class-names", "disc", "square"]
     argv += ["--width", "8", "--epochs", "10", "--lr", "3e-3", "--channels", "1"]
-    assert call_main("train", argv, here)[0] == 0
+    assert call_train(argv, here)[0] == 0
     assert call_main("predict", [f"{here}/imgs", "--output", f"{here}/found"], here)[0] == 0
     with (tmp_path / "checkpoints/split.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["split"] == "validation"]

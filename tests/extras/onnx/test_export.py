@@ -32,7 +32,7 @@ LABELS = Labels((0, 200), palette=((1, 2, 3),) * 200 + ((4, 5, 6),), names=("roa
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(traced_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_model(tmp_path / "a.pt", LABELS, threshold=0.5)
     return tmp_path

@@ -34,7 +34,7 @@ from unet_ddp.extras.onnx.whole_image import add_steps
 from unet_ddp.extras.overlap.labels import OverlapLabels
 from unet_ddp.network.architecture import Architecture
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("traced_once")]
 
 KINDS: dict[str, tuple[Labels, float | None]] = {
     "classes": (Labels((0, 200), names=("road", "car")), 0.6),

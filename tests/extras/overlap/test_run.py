@@ -31,27 +31,10 @@ from unet_ddp.extras.report.gallery import make_gallery
 
 CLASSES = ("disc", "square")
 FLAGS = [
-    "--overlap",
-    "--class-names",
-    "disc",
-    "square",
-    "--epochs",
-    "3",
-    "--validation",
-    "25",
-    "--workers",
-    "0",
-    "--scale",
-    "1",
-    "--width",
-    "4",
-    "--learning-rate",
-    "0.01",
-    "--augmentation",
-    "overhead",
-    "--precision",
-    "float32",
-]
+    "--overlap", "--class-names", "disc", "square", "--epochs", "3", "--validation", "25",
+    "--workers", "0", "--scale", "1", "--width", "4", "--learning-rate", "0.01", "--augmentation",
+    "overhead", "--precision", "float32",
+]  # fmt: skip
 
 
 def draw_set(folder: Path, rng: np.random.Generator, count: int = 8) -> Path:

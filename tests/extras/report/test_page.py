@@ -88,13 +88,8 @@ def page() -> Parsed:
 
 def test_a_page_has_all_its_parts_in_order(page: Parsed) -> None:
     titles = [
-        "Worst images first",
-        "Scores",
-        "Epochs",
-        "Probabilities",
-        "Confusion",
-        "Configuration",
-    ]
+        "Worst images first", "Scores", "Epochs", "Probabilities", "Confusion", "Configuration",
+    ]  # fmt: skip
     assert page.texts_of("h2") == titles
     assert [attrs.get("id") for attrs in page.all("section")] == [
         "worst", "scores", "epochs", "probabilities", "confusion", "configuration",

@@ -65,7 +65,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(params=["binary", *THOROUGH])
 def package(
-    request: pytest.FixtureRequest, packages: dict[str, Path]
+    request: pytest.FixtureRequest, packages: dict[str, Path], traced_once: None
 ) -> tuple[str, Path, dict[str, bytes]]:
     """Return a kind of network, its package, and what is in that."""
     for name in ("onnxruntime", "onnxscript"):
@@ -150,7 +150,7 @@ def test_bioimageio_core_passes_it(package: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def strange(tmp_path_factory: pytest.TempPathFactory, traced_once: None) -> Path:
     """Return a package whose names are hard to write: not in the BMP, no text, of two lines, equal."""
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
     here = tmp_path_factory.mktemp("strange")
