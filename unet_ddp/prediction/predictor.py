@@ -150,7 +150,7 @@ class Predictor:
         if threshold is None:
             return
         if not self.labels.is_binary:
-            found = f"this network has {self.labels.num_classes} and takes {self.labels.decision}"
+            found = f"this network has {self.labels.num_classes} and takes {self.head.decision}"
             raise UserError(f"--threshold {threshold:g}: is for two classes, {found}; leave it out")
         if not 0 < threshold < 1:
             raise UserError(f"--threshold {threshold:g}: must be above 0 and below 1")

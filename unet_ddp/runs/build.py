@@ -134,17 +134,6 @@ def _choose_architecture(
     return architecture, preprocessing, notes
 
 
-def _choose_last_rate(config: TrainConfig, schedule: Schedule) -> float:
-    """Return the factor of the last layer's learning rate: up to 10, so that its peak is 0.01.
-
-    AdamW moves a weight by at most the rate in a step. With random weights, short runs kept what the
-    seed had made of this layer (docs/quality-log.md).
-    """
-    if config.run.load or not schedule.highest:
-        return 1.0
-    return min(10.0, max(1.0, 0.01 / schedule.highest))
-
-
 def new_schedule(options: OptimizationConfig, steps: int) -> Schedule:
     """Return the schedule of a run of `steps` steps an epoch; a planner sets a rate that is auto."""
     rate = 0.0 if options.learning_rate == "auto" else options.learning_rate
@@ -204,9 +193,15 @@ def _check_patience(options: OptimizationConfig, data: PreparedData) -> None:
 def _make_optimizer(
     config: TrainConfig, network: nn.Module, loss: nn.Module, schedule: Schedule
 ) -> AdamW:
-    """Return the optimizer of the network, and of a loss that has parameters."""
-    options = config.optimization
-    groups = parameter_groups(network, options.encoder_rate, _choose_last_rate(config, schedule))
+    """Return the optimizer of the network, and of a loss that has parameters.
+
+    The last layer's rate is up to 10 times the others', so that its peak is 0.01. AdamW moves a weight by at most
+    the rate in a step. With random weights, short runs kept what the seed had made of this layer (docs/quality-log.md).
+    """
+    options, last_rate = config.optimization, 1.0
+    if schedule.highest and not config.run.load:
+        last_rate = min(10.0, max(1.0, 0.01 / schedule.highest))
+    groups = parameter_groups(network, options.encoder_rate, last_rate)
     if trained := [*loss.parameters()]:
         groups.append({"params": trained, "lr_scale": 1.0, "weight_decay": 0.0, "is_loss": True})
     return AdamW(groups, weight_decay=options.weight_decay, fused=True)

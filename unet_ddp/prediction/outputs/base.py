@@ -134,7 +134,9 @@ def open_outputs(config: PredictConfig, labels: Labels, image_format: ImageForma
     Raises:
         UserError: one is not known, or can't be imported.
     """
-    mask = "no_mask" if config.mask_format == "none" else labels.mask_output
+    mask = "class_masks" if labels.may_overlap else "mask"
+    if config.mask_format == "none":
+        mask = "no_mask"
     flags = {name: f"--{name}" for name in (mask, *called(config, "outputs"))}
     for name in config.write:
         if not is_own("outputs", name):
