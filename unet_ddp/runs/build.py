@@ -29,7 +29,7 @@ from unet_ddp.network.architecture import (
 from unet_ddp.network.precision import Precision
 from unet_ddp.plugins import read_sources
 from unet_ddp.runs.network import build_weights
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.runs.same_data import measure_files
 from unet_ddp.settings import values_of, with_values
@@ -57,14 +57,14 @@ class ModelSpec:
 def choose_model(
     config: TrainConfig,
     data: PreparedData,
-    resumed: Resumed,
+    start: StartPoint,
     device: torch.device,
     *,
     parts: RunParts,
 ) -> ModelSpec:
     """Return the model of the checkpoint, as far as it describes one, otherwise that of the flags."""
     options = config.optimization
-    architecture, preprocessing, notes = _choose_architecture(config, data, resumed, parts)
+    architecture, preprocessing, notes = _choose_architecture(config, data, start, parts)
     for name, default in data.labels.defaults.items():
         if values_of(options)[name] is None:
             options = with_values(options, {name: default})
@@ -74,12 +74,12 @@ def choose_model(
         loss, more = try_loss(loss, data.labels.num_classes, device)
         notes += more
     precision = Precision(device, options.precision)
-    sources, changes = _read_own_sources(config, architecture, resumed)
+    sources, changes = _read_own_sources(config, architecture, start)
     return ModelSpec(architecture, preprocessing, precision, loss, sources, notes + changes)
 
 
 def _read_own_sources(
-    config: TrainConfig, architecture: Architecture, resumed: Resumed
+    config: TrainConfig, architecture: Architecture, start: StartPoint
 ) -> tuple[dict[str, str], list[str]]:
     """Return the text of each part that is the user's own, and lines about those that have changed."""
     parts = [("--loss", "losses", name) for name in config.optimization.loss_terms]
@@ -89,7 +89,7 @@ def _read_own_sources(
     parts += [("--reader", "readers", name) for name in config.data.reader]
     parts += [("--callback", "callbacks", name) for name in config.launch.callback]
     sources: dict[str, str] = {}
-    before = (resumed.content or {}).get("sources") or {}
+    before = (start.content or {}).get("sources") or {}
     changes = []
     for flag, point, part in parts:
         texts = read_sources(point, part)
@@ -102,7 +102,7 @@ def _read_own_sources(
             # A callback changes no weights.
             if not config.launch.changed_code and point != "callbacks":
                 raise UserError(
-                    f"{said}; {resumed.source} has the old text, under sources. Continue with the new one by "
+                    f"{said}; {start.source} has the old text, under sources. Continue with the new one by "
                     "--changed-code"
                 )
             changes.append(said)
@@ -110,12 +110,12 @@ def _read_own_sources(
 
 
 def _choose_architecture(
-    config: TrainConfig, data: PreparedData, resumed: Resumed, parts: RunParts
+    config: TrainConfig, data: PreparedData, start: StartPoint, parts: RunParts
 ) -> tuple[Architecture, Preprocessing, list[str]]:
-    network, saved = config.network, resumed.content
+    network, saved = config.network, start.content
     if saved is not None:
         architecture = from_plain(Architecture, saved["architecture"])
-        architecture = trust(architecture, network.model, resumed.source, "--model")
+        architecture = trust(architecture, network.model, start.source, "--model")
         return architecture, Preprocessing.from_dict(saved["preprocessing"]), []
     architecture = choose_architecture(
         network.model,
@@ -129,8 +129,8 @@ def _choose_architecture(
     if parts.encoder_pixels and architecture.part == "smp" and architecture.encoder:
         preprocessing = parts.encoder_pixels(architecture.encoder, preprocessing)
     notes: list[str] = []
-    if resumed.weights is not None:
-        architecture, preprocessing, notes = resumed.weights.describe(architecture, preprocessing)
+    if start.weights is not None:
+        architecture, preprocessing, notes = start.weights.describe(architecture, preprocessing)
     return architecture, preprocessing, notes
 
 
@@ -144,7 +144,7 @@ def build_state(
     config: TrainConfig,
     spec: ModelSpec,
     data: PreparedData,
-    resumed: Resumed,
+    start: StartPoint,
     loaders: Loaders,
     world: World,
     parts: RunParts,
@@ -152,7 +152,7 @@ def build_state(
     """Return the network with the weights it starts from, and the state of its training."""
     options, steps = config.optimization, loaders.training.sampler.steps
     _check_patience(options, data)
-    network, twin = build_weights(config, spec, data, resumed, world)
+    network, twin = build_weights(config, spec, data, start, world)
     frozen = freeze_encoder(network) if options.freeze == "encoder" else []
     schedule = new_schedule(options, steps)
     sides = [max(64, min(n, 256)) for n in data.crop_size or data.smallest]  # not extreme
@@ -178,7 +178,7 @@ def build_state(
         numbers=Numbers(own_parts),
         has_own_buffers=bool(own_parts),
     )
-    resumed.restore(state)
+    start.restore(state)
     return state
 
 

@@ -32,8 +32,8 @@ _SHOWN = 80  # characters of a setting in a message
 
 
 @dataclass(frozen=True)
-class Resumed:
-    """The state that a run starts from."""
+class StartPoint:
+    """Where a run starts: at a checkpoint, at given weights, or at new ones."""
 
     content: Content | None = None
     """Checkpoint of the run to continue; None for a new run."""
