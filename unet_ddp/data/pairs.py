@@ -194,8 +194,8 @@ class Pairs(Sequence[Pair]):
 
 
 @dataclass(frozen=True)
-class Places:
-    """The places that a command was given to find pairs: two folders, a pack, or a list."""
+class DataPaths:
+    """The paths that a command was given to find pairs: two folders, a pack, or a list; and how to read them."""
 
     images: Path | None = None
     masks: Path | None = None
@@ -207,17 +207,17 @@ class Places:
 
 
 class PairKind(ABC):
-    """A kind of data set, found at its places: PAIRS (plugins/built_in/of_data.py) has all of them.
+    """A kind of data set, found at its paths: PAIRS (plugins/built_in/of_data.py) has all of them.
 
     Each is asked, so its module imports little.
     """
 
     @abstractmethod
-    def claims(self, places: Places) -> bool:
-        """Return whether these are places of this kind, as far as names and folders say."""
+    def claims(self, paths: DataPaths) -> bool:
+        """Return whether these are paths of this kind, as far as names and folders say."""
 
     @abstractmethod
-    def find(self, places: Places, report: Report) -> Pairs:
+    def find(self, paths: DataPaths, report: Report) -> Pairs:
         """Return all pairs there; images without masks are problems in the report."""
 
     def collect(self, pairs: Sequence[Pair]) -> Pairs | None:

@@ -20,7 +20,7 @@ import unet_ddp
 from tests.conftest import make_set
 from tests.ranks import call_main
 from unet_ddp.data.matching import find_pairs
-from unet_ddp.data.pairs import Places
+from unet_ddp.data.pairs import DataPaths
 from unet_ddp.data.readers.read import Source, read_mask
 from unet_ddp.extras.arrays.item_files import remove_others, write_items
 from unet_ddp.extras.arrays.item_kind import ItemKind
@@ -234,7 +234,7 @@ def test_a_folder_of_that_name_is_a_folder(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(make_set(tmp_path, 2))
     Path("imgs").rename("cells:rows")
     assert len(find_pairs(Path("cells:rows"), Path("masks"))) == 2
-    assert not ItemKind().claims(Places(Path("C:/imgs"), Path("D:masks/x")))
+    assert not ItemKind().claims(DataPaths(Path("C:/imgs"), Path("D:masks/x")))
 
 
 def test_the_doctor_describes_a_data_set(module: Callable[[str], None]) -> None:
