@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from unet_ddp.distributed.elastic import end_silent_connections
 from unet_ddp.distributed.failures import explain_error
@@ -179,7 +179,7 @@ def _spawn(run: Callable[[], NoReturn], nproc: int) -> int:
     resource_tracker.ensure_running()  # its start would let SIGINT through again
     started, heard = list[int](), list[int]()
 
-    def pass_on(number: int, frame: Any) -> None:
+    def pass_on(number: int, frame: object) -> None:
         heard.append(number)
         for process in started:
             with contextlib.suppress(ProcessLookupError):

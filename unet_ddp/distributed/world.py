@@ -151,7 +151,7 @@ class _Sum(torch.autograd.Function):
         return _Sum.forward(ctx, gradients[0])
 
 
-def _add_up(values: Tensor, group: Any = None) -> Tensor:
+def _add_up(values: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Add up `values` over all ranks, in place, and return the sums; a GPU's host does not wait."""
     if torch.compiler.is_compiling():
         dist.all_reduce(values, group=group)

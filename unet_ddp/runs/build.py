@@ -222,7 +222,7 @@ def build_metadata(
         **({"moved": list(data.split.moved)} if data.split.moved else {}),
         "files": measure_files(data.split),
         "crop_size": list(data.crop_size) if data.crop_size else None,
-        "images_per_step": loaders.training.sampler.per_step * world.size,
+        "images_per_step": loaders.training.sampler.images,
         "world_size": world.size,
     }
 
@@ -232,7 +232,7 @@ def describe_run(
 ) -> list[str]:
     """Return lines for the user: the network, the run, and a device that was never tried."""
     options = config.optimization
-    images = loaders.training.sampler.per_step * world.size
+    images = loaders.training.sampler.images
     each = "each of " if world.size > 1 else ""
     share = f"{options.batch_size} at a time on {each}{count_of(world.size, 'process')}"
     notes = describe_untried(world.device)
