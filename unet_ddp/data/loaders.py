@@ -97,8 +97,8 @@ class SampleLoader:
             if not self.unbatch:
                 yield batch
                 continue
-            for parts in zip(*(torch.split(part, 1) for part in batch), strict=True):
-                yield Sample(*parts)
+            for tensors in zip(*(torch.split(tensor, 1) for tensor in batch), strict=True):
+                yield Sample(*tensors)
 
     def close(self) -> None:
         """End the reading processes.

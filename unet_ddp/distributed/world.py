@@ -184,9 +184,9 @@ def average_values(tensors: Sequence[Tensor]) -> None:
         return
     values = torch.cat([tensor.flatten().double() for tensor in tensors])
     means = _add_up(values, _statistics) / dist.get_world_size()
-    parts = torch.split(means, [tensor.numel() for tensor in tensors])
-    for tensor, part in zip(tensors, parts, strict=True):
-        tensor.copy_(part.view_as(tensor))
+    chunks = torch.split(means, [tensor.numel() for tensor in tensors])
+    for tensor, chunk in zip(tensors, chunks, strict=True):
+        tensor.copy_(chunk.view_as(tensor))
 
 
 @contextlib.contextmanager

@@ -145,8 +145,8 @@ class ScaledReader:
         step = max(group, at_once // group * group)
         begin = top // group * group
         end = min(-(-bottom // group) * group, self._new_height)
-        parts = [reduce(row, min(row + step, end)) for row in range(begin, bottom, step)]
-        return np.concatenate(parts)[top - begin : bottom - begin]
+        chunks = [reduce(row, min(row + step, end)) for row in range(begin, bottom, step)]
+        return np.concatenate(chunks)[top - begin : bottom - begin]
 
     def _grouped(self, top: int, bottom: int) -> Pixels:
         """Return rows that are whole groups."""
