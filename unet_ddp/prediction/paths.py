@@ -293,9 +293,5 @@ def _list_edited(files: Sequence[ImageFiles], outputs: Iterable[Output]) -> list
     if not edited:
         return []
     done = {image.index for image in find_done(files)}
-    paths: list[Path] = []
-    for image in files:
-        if image.index not in done:
-            for output in edited:
-                paths.extend(output.files(image))
-    return paths
+    rest = [image for image in files if image.index not in done]
+    return [path for image in rest for output in edited for path in output.files(image)]
