@@ -9,6 +9,7 @@ Functions of unet_ddp that are entered, each once, and their modules: by `predic
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import os
 import sys
@@ -36,6 +37,8 @@ def following(note: Callable[[str], None]) -> Iterator[None]:
 
     def enter(frame: FrameType, event: str, _: Any) -> None:
         code: CodeType = frame.f_code
+        if not code.co_flags & inspect.CO_OPTIMIZED:  # the body of a class or of a module
+            return
         if event == "call" and code.co_filename.startswith(PACKAGE) and code.co_name[0] != "<":
             name = getattr(code, "co_qualname", code.co_name)
             note(f"{Path(code.co_filename).relative_to(PACKAGE)}:{name}")

@@ -28,7 +28,7 @@ from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import build_metadata, choose_model
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.plan import RunBuilder
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.tracking import Tracker
 from unet_ddp.training.state import TrainState
 
@@ -59,7 +59,7 @@ class Session(NamedTuple):
 
     def _run(self, stop: StopSignal) -> train.Run:
         parts = self.state, self.loaders, self.folder, self.tracker, stop, self.world
-        return train.Run(self.config, self.data, Resumed(), *parts, tuner=None, limit=None)
+        return train.Run(self.config, self.data, StartPoint(), *parts, tuner=None, limit=None)
 
     def synchronise(self) -> None:
         """Wait for the device."""

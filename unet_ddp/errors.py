@@ -217,22 +217,22 @@ def typed(value: Any, kind: Any) -> Any:
         UserError: it is not: what it is, and what is expected.
     """
     origin = get_origin(kind)
-    parts = get_args(kind)
+    arguments = get_args(kind)
     if origin is Annotated:
-        checked = typed(value, parts[0])
-        if checked not in parts[1]:
-            raise UserError(f"{shorten(value)}; expected {parts[1]}")
+        checked = typed(value, arguments[0])
+        if checked not in arguments[1]:
+            raise UserError(f"{shorten(value)}; expected {arguments[1]}")
         return checked
     if origin in (Union, UnionType):
-        return None if value is None else typed(value, parts[0])
+        return None if value is None else typed(value, arguments[0])
     if hasattr(kind, "from_dict"):
         return kind.from_dict(value)
     if is_dataclass(kind):
         return from_plain(kind, value)  # type: ignore[arg-type]  # it is a class
     if origin in (list, tuple):
-        return _typed_list(value, origin, parts)
+        return _typed_list(value, origin, arguments)
     if origin is dict:
-        return _typed_dict(value, *parts)
+        return _typed_dict(value, *arguments)
     is_kind = type(value) is kind or (kind is float and type(value) is int)
     is_large = isinstance(value, int) and abs(value) > _LARGEST
     is_long = isinstance(value, str) and len(value) > _LONGEST
@@ -241,16 +241,16 @@ def typed(value: Any, kind: Any) -> Any:
     return kind(value)
 
 
-def _typed_list(value: Any, origin: Any, parts: tuple[Any, ...]) -> Any:
-    """Return a list or a tuple, each item by `typed` as the first of `parts`."""
+def _typed_list(value: Any, origin: Any, arguments: tuple[Any, ...]) -> Any:
+    """Return a list or a tuple, each item by `typed` as the first of `arguments`."""
     least = 0
     most = _LARGEST
-    if parts[-1] is ...:
+    if arguments[-1] is ...:
         most = _LONGEST
     elif origin is tuple:
-        least = most = len(parts)
+        least = most = len(arguments)
     if isinstance(value, (list, tuple)) and least <= len(value) <= most:
-        return origin(typed(item, parts[0]) for item in value)
+        return origin(typed(item, arguments[0]) for item in value)
     size = most if least else f"at most {most}"
     raise UserError(f"{shorten(value)}; expected a list of {size}")
 

@@ -34,6 +34,9 @@ class Head(Protocol):
     Softmax is below; Sigmoid is in extras/overlap/head.py.
     """
 
+    decision: str
+    """How `find_ids` chooses a pixel's class without a threshold, in words."""
+
     @property
     def counts(self) -> type[Counts]:
         """The class that counts pixels for scores."""
@@ -74,6 +77,8 @@ class Tuner(Protocol):
 
 class Softmax:
     """Each pixel has one class."""
+
+    decision = "the most probable class"
 
     def __init__(self, labels: Labels | None = None) -> None:
         pass
@@ -132,5 +137,4 @@ SOFTMAX = Softmax()
 
 def find_head(labels: Labels) -> Head:
     """Return the head of these labels."""
-    head = find("heads", labels.head_name)(labels)
-    return head
+    return find("heads", labels.head_name)(labels)

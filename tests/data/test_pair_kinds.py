@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import make_set
 from unet_ddp.data.matching import find_pairs
-from unet_ddp.data.pairs import Pairs, Places, list_kinds
+from unet_ddp.data.pairs import DataPaths, Pairs, list_kinds
 from unet_ddp.files import as_path
 
 HEAVY = (
@@ -18,7 +18,7 @@ HEAVY = (
 )  # fmt: skip
 
 
-def claims(places: Places) -> str:
+def claims(places: DataPaths) -> str:
     """Return the name of the kind that claims the places."""
     return next(type(kind).__name__ for kind in list_kinds() if kind.claims(places))
 
@@ -27,17 +27,19 @@ def test_each_kind_claims_its_own_places(tmp_path: Path) -> None:
     make_set(tmp_path, 2)
     (tmp_path / "classes" / "car").mkdir(parents=True)
     images, masks, classes = (tmp_path / name for name in ("imgs", "masks", "classes"))
-    assert claims(Places(images)) == claims(Places(as_path("s3://bucket/pack"))) == "PackKind"
-    assert claims(Places(Path("my_data:cells"))) == "ItemKind"
-    assert claims(Places(Path("my.data:images"), Path("my.data:masks"), planes=True)) == "ItemKind"
-    assert claims(Places(listed=tmp_path / "list.csv")) == "PairList"
-    assert claims(Places(images, masks, planes=True)) == "Folders"
-    assert claims(Places(images, classes, planes=True)) == "ClassFolders"
-    assert claims(Places(images, classes)) == "Folders"
-    assert claims(Places(classes / "car", classes, planes=True)) == "Folders"
-    assert claims(Places(images, tmp_path / "none", planes=True)) == "Folders"
+    assert claims(DataPaths(images)) == claims(DataPaths(as_path("s3://bucket/pack"))) == "PackKind"
+    assert claims(DataPaths(Path("my_data:cells"))) == "ItemKind"
+    assert (
+        claims(DataPaths(Path("my.data:images"), Path("my.data:masks"), planes=True)) == "ItemKind"
+    )
+    assert claims(DataPaths(listed=tmp_path / "list.csv")) == "PairList"
+    assert claims(DataPaths(images, masks, planes=True)) == "Folders"
+    assert claims(DataPaths(images, classes, planes=True)) == "ClassFolders"
+    assert claims(DataPaths(images, classes)) == "Folders"
+    assert claims(DataPaths(classes / "car", classes, planes=True)) == "Folders"
+    assert claims(DataPaths(images, tmp_path / "none", planes=True)) == "Folders"
     for both in ((as_path("s3://bucket/i"), classes), (images, as_path("gs://bucket/m"))):
-        assert claims(Places(*both, planes=True)) == "Folders"
+        assert claims(DataPaths(*both, planes=True)) == "Folders"
 
 
 def test_folders_of_this_machine_import_no_other_kind(

@@ -31,7 +31,7 @@ from unet_ddp.runs.build import (
     choose_model,
     describe_run,
 )
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.training.state import TrainState
 
@@ -50,10 +50,10 @@ def with_options(**options: Any) -> TrainConfig:
 
 
 def build_run(
-    config: TrainConfig = CONFIG, data: Any = None, resumed: Resumed | None = None,
+    config: TrainConfig = CONFIG, data: Any = None, resumed: StartPoint | None = None,
     world: World = WORLD,
 ) -> tuple[build.Model, Loaders, TrainState]:  # fmt: skip
-    data, resumed = data or make_data(), resumed or Resumed()
+    data, resumed = data or make_data(), resumed or StartPoint()
     model = choose_model(config, data, resumed, world.device, parts=RunParts())
     loaders = build_loaders(
         config, data, image_format=model.preprocessing.format, world=world, open_cache=None
@@ -69,7 +69,7 @@ def test_a_new_run_s_model_is_that_of_the_flags() -> None:
     data = make_data(
         format=ImageFormat(4, "uint16", 7.0), range=PixelRange(1, 9, (0.5,) * 4, (0.1,) * 4)
     )
-    model = choose_model(config, data, Resumed(), WORLD.device, parts=RunParts())
+    model = choose_model(config, data, StartPoint(), WORLD.device, parts=RunParts())
     assert model.architecture == replace(PLAIN, channels=4)
     assert model.preprocessing == Preprocessing(4, (0.5,) * 4, (0.1,) * 4, 1.0, "uint16", 1, 9, 7.0)
     assert model.notes == []
@@ -78,21 +78,21 @@ def test_a_new_run_s_model_is_that_of_the_flags() -> None:
     assert loss.class_weights is not None and loss.class_weights.tolist() == [1.0, 4.0]
     assert model.precision.dtype == torch.float32
     half = choose_model(
-        with_options(precision="bfloat16"), data, Resumed(), WORLD.device, parts=RunParts()
+        with_options(precision="bfloat16"), data, StartPoint(), WORLD.device, parts=RunParts()
     )
     assert half.precision.dtype == torch.bfloat16
     full = choose_model(
-        with_options(precision="float32"), data, Resumed(), WORLD.device, parts=RunParts()
+        with_options(precision="float32"), data, StartPoint(), WORLD.device, parts=RunParts()
     )
     assert full.precision.dtype == torch.float32
     network = NetworkConfig(model="fpn", encoder="resnet18")
     chosen = choose_model(
-        replace(CONFIG, network=network), data, Resumed(), WORLD.device, parts=RunParts()
+        replace(CONFIG, network=network), data, StartPoint(), WORLD.device, parts=RunParts()
     ).architecture
     assert chosen == Architecture("fpn", 4, 2, "resnet18")
     bilinear = NetworkConfig(width=8, bilinear=True)
     chosen = choose_model(
-        replace(CONFIG, network=bilinear), data, Resumed(), WORLD.device, parts=RunParts()
+        replace(CONFIG, network=bilinear), data, StartPoint(), WORLD.device, parts=RunParts()
     ).architecture
     assert chosen == Architecture("unet", 4, 2, None, 8, True)
 
@@ -107,7 +107,7 @@ def test_the_border_of_objects_weighs_more_unless_a_weight_is_given() -> None:
     ):
         config = with_options(boundary_weight=given)
         model = choose_model(
-            config, make_data(labels=labels), Resumed(), WORLD.device, parts=RunParts()
+            config, make_data(labels=labels), StartPoint(), WORLD.device, parts=RunParts()
         )
         assert model.loss.options.boundary_weight == expected
 
@@ -115,7 +115,7 @@ def test_the_border_of_objects_weighs_more_unless_a_weight_is_given() -> None:
 def test_a_resumed_run_s_model_is_the_checkpoint_s() -> None:
     architecture = Architecture("unet", 3, 2, None, 6, True)
     preprocessing = Preprocessing(3, (0.1,) * 3, (0.2,) * 3, 0.25)
-    resumed = Resumed(
+    resumed = StartPoint(
         {"architecture": architecture.to_dict(), "preprocessing": preprocessing.to_dict()}
     )
     model = choose_model(CONFIG, make_data(), resumed, WORLD.device, parts=RunParts())
@@ -132,18 +132,20 @@ def test_given_weights_bring_their_network_and_their_normalisation() -> None:
     weights = given(SavedModel({}, architecture, None, theirs, []))
     config = replace(CONFIG, data=replace(CONFIG.data, scale=0.5))
     model = choose_model(
-        config, make_data(), Resumed(weights=weights), WORLD.device, parts=RunParts()
+        config, make_data(), StartPoint(weights=weights), WORLD.device, parts=RunParts()
     )
     assert model.architecture == replace(architecture, num_classes=2)
     assert model.preprocessing == replace(theirs, scale=0.5, nodata=None)
     assert model.notes == ["network as in x.pt"]
     for data in (make_data(format=ImageFormat(1)), make_data(format=ImageFormat(3, "uint16"))):
-        model = choose_model(config, data, Resumed(weights=weights), WORLD.device, parts=RunParts())
+        model = choose_model(
+            config, data, StartPoint(weights=weights), WORLD.device, parts=RunParts()
+        )
         assert model.architecture.channels == data.format.channels
         assert model.preprocessing == Preprocessing.for_data(data.format, None, scale=0.5)
     unknown = given(SavedModel({}, None, None, theirs, []))
     model = choose_model(
-        config, make_data(), Resumed(weights=unknown), WORLD.device, parts=RunParts()
+        config, make_data(), StartPoint(weights=unknown), WORLD.device, parts=RunParts()
     )
     assert model.architecture == PLAIN and model.notes == []
 
@@ -214,7 +216,7 @@ def test_given_weights_are_loaded_and_pretrained_ones_are_not_fetched(
     torch.manual_seed(9)
     state = build_network(PLAIN).state_dict()
     asked.clear()
-    resumed = Resumed(weights=given(SavedModel(state, PLAIN, None, None, [])))
+    resumed = StartPoint(weights=given(SavedModel(state, PLAIN, None, None, [])))
     found = build_run(config, resumed=resumed)[2].network.state_dict()
     assert asked == [{"encoder_weights": None, "checkpointing": False}]
     assert all(torch.equal(found[name], state[name]) for name in state)
@@ -226,7 +228,7 @@ def test_averages_that_come_without_their_count_are_not_forgotten() -> None:
     state = build_network(PLAIN).state_dict()
     state = {name: tensor for name, tensor in state.items() if "num_batches" not in name}
     state |= {name: torch.full_like(state[name], 3.0) for name in state if "running_mean" in name}
-    resumed = Resumed(weights=given(SavedModel(state, PLAIN, None, None, [])))
+    resumed = StartPoint(weights=given(SavedModel(state, PLAIN, None, None, [])))
     network = build_run(resumed=resumed)[2].network
     counts = [tensor for name, tensor in network.named_buffers() if "num_batches" in name]
     assert counts and all(int(count) >= 100 for count in counts)
@@ -238,7 +240,7 @@ def test_a_resumed_state_is_restored_with_the_new_weight_decay() -> None:
     model, loaders, state = build_run()
     state.epoch, state.best = 2, 0.5
     about = build_metadata(CONFIG, model, make_data(), loaders, WORLD)
-    resumed = Resumed({**about, **state.state_dict()})
+    resumed = StartPoint({**about, **state.state_dict()})
     changed = with_options(weight_decay=0.7, seed=8)
     _, _, restored = build_run(changed, resumed=resumed)
     assert (restored.epoch, restored.best) == (2, 0.5)
@@ -268,14 +270,14 @@ def test_a_state_that_does_not_fit_is_not_resumed(where: str, value: Any, messag
     group, _, name = where.partition(".")
     content[group] = {**content[group], name: value} if name else value
     with pytest.raises(UserError, match=rf"^last.pt: .*{message}"):
-        build_run(resumed=Resumed(content))
+        build_run(resumed=StartPoint(content))
 
 
 def test_a_run_that_stopped_after_an_epoch_s_last_step_is_resumed() -> None:
     model, loaders, state = build_run()
     state.step = state.steps_per_epoch  # validation is next
     about = build_metadata(CONFIG, model, make_data(), loaders, WORLD)
-    _, _, restored = build_run(resumed=Resumed({**about, **state.state_dict()}))
+    _, _, restored = build_run(resumed=StartPoint({**about, **state.state_dict()}))
     assert restored.step == restored.steps_per_epoch
 
 
@@ -303,7 +305,7 @@ def test_a_file_s_encoder_is_frozen_under_a_network_of_the_flags(tmp_path: Path)
         run=RunConfig(),
         network=replace(config.network, bilinear=True, encoder_weights="y.pt"),
     )
-    resumed = Resumed(weights=given(weights, "y.pt", is_whole=False))
+    resumed = StartPoint(weights=given(weights, "y.pt", is_whole=False))
     model, _, state = build_run(config, make_data(format=ImageFormat(1)), resumed)
     assert model.architecture == replace(PLAIN, channels=1, bilinear=True)
     assert model.preprocessing == replace(theirs, scale=1.0)

@@ -37,7 +37,7 @@ from unet_ddp.network.architecture import Architecture
 from unet_ddp.runs import folder as folder_module
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.mirror import Mirror
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.training.state import TrainState
 
 ABOUT = {
@@ -83,7 +83,7 @@ def write(path: Path, **content: Any) -> Path:
     return path
 
 
-def opened(path: Path, **launch: Any) -> Resumed:
+def opened(path: Path, **launch: Any) -> StartPoint:
     config = config_of(path, **launch)
     with RunFolder(config, World(), [].append) as folder:
         return folder.open(config)
@@ -157,7 +157,7 @@ class Recorder(Mirror):
         assert (self.path / ".lock").exists()
         self.note("open")
 
-    def claim(self, resumed: Resumed) -> None:
+    def claim(self, resumed: StartPoint) -> None:
         self.note("claim of a new run" if resumed.is_new else "claim")
 
     def saved(self) -> None:
@@ -213,7 +213,7 @@ def test_a_run_that_fails_copies_nothing_more_and_ends_its_mirror(tmp_path: Path
 def test_a_new_folder_starts_a_new_run(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "one"
     resumed = opened(path)
-    assert resumed == Resumed() and resumed.notes == []
+    assert resumed == StartPoint() and resumed.notes == []
     assert not path.exists()  # nor any trace of it, as it was not claimed
     opened(tmp_path)
     assert files_in(tmp_path) == {".lock"}  # the user's stays
@@ -370,7 +370,7 @@ def test_a_new_run_that_can_not_be_saved_leaves_the_one_before(
         ) as error,
         open_folder(tmp_path, overwrite=True) as folder,
     ):
-        folder.begin(make_data(), make_state(), Resumed())
+        folder.begin(make_data(), make_state(), StartPoint())
     assert "the old file" not in str(error.value)
     assert first_weight(tmp_path / "last.pt") == first_weight(tmp_path / "best.pt") == 1.0
     assert opened(tmp_path, resume="auto").content is not None
@@ -413,14 +413,14 @@ def test_a_start_without_overwrite_sets_nothing_aside(tmp_path: Path) -> None:
     """Issue: a trace of the user's own, which looks as ours does, was deleted."""
     (tmp_path / "profile.json").write_text('{"schemaVersion": 1}')
     with open_folder(tmp_path) as folder:
-        folder.begin(make_data(), make_state(), Resumed())
+        folder.begin(make_data(), make_state(), StartPoint())
     assert (tmp_path / "profile.json").exists()
 
 
 def test_a_best_of_the_users_is_not_deleted(tmp_path: Path) -> None:
     """Issue: a resume took it for the run's from then on, and --overwrite deleted it."""
     with open_folder(tmp_path) as folder:
-        folder.begin(make_data(), make_state(make_network().float()), Resumed())
+        folder.begin(make_data(), make_state(make_network().float()), StartPoint())
     (tmp_path / "best.pt").write_text("mine")
     with resumed_run(tmp_path, resume="auto"):
         pass
@@ -628,14 +628,14 @@ def test_a_new_run_deletes_the_files_of_a_run_and_no_others(
     with open_folder(tmp_path, overwrite=True) as folder:
         assert files_in(tmp_path) == {".lock", *others, *(f".replaced/{n}" for n in RUN_FILES)}
         assert (tmp_path / "evaluation").exists() == bool(others)
-        folder.begin(make_data(), make_state(), Resumed())
+        folder.begin(make_data(), make_state(), StartPoint())
         assert files_in(tmp_path) == {".lock", "last.pt", "config.yaml", "split.csv"} | others
 
 
 def test_a_resumed_run_deletes_nothing_and_its_settings_are_written(tmp_path: Path) -> None:
     fill(tmp_path, RUN_FILES, by_run=True)
     config = replace(config_of(tmp_path), optimization=replace(TrainConfig().optimization, seed=8))
-    resumed = Resumed(
+    resumed = StartPoint(
         {"best": {"score": -math.inf, "epoch": 0}, "run": "first"}, tmp_path / "last.pt"
     )
     with RunFolder(config, World(), [].append) as folder:
@@ -1093,7 +1093,7 @@ def test_a_restart_of_a_run_that_went_back_continues_it(
 
 def test_untrained_weights_are_not_kept(tmp_path: Path) -> None:
     with open_folder(tmp_path, run={"save_every": 1}) as folder:
-        folder.begin(make_data(), make_state(), Resumed())
+        folder.begin(make_data(), make_state(), StartPoint())
     assert not list(tmp_path.glob("epoch_*"))
 
 

@@ -18,7 +18,7 @@ from unet_ddp.extras.planners.learning_rate import choose_rate, measure_losses
 from unet_ddp.runs import plan
 from unet_ddp.runs.build import new_schedule
 from unet_ddp.runs.plan import RunBuilder, run_planners
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.training.state import TrainState
 
@@ -75,7 +75,7 @@ def state(monkeypatch: pytest.MonkeyPatch) -> TrainState:
 
 
 def plan_run(
-    config: TrainConfig, state: TrainState, resumed: Resumed, world: World | None = None
+    config: TrainConfig, state: TrainState, resumed: StartPoint, world: World | None = None
 ) -> TrainConfig:
     """The settled settings; the state has their schedule."""
     data = make_data(validation="xyz")
@@ -86,7 +86,7 @@ def plan_run(
 
 
 def test_the_rate_of_auto_is_that_of_a_range_test(opened: list[Opened], state: TrainState) -> None:
-    resumed = Resumed()
+    resumed = StartPoint()
     schedule = new_schedule(AUTO.optimization, 2)
     config = plan_run(AUTO, state, resumed)
     points = measure_losses(make_state(steps=2), Loaders(), OptimizationConfig())  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def test_the_rate_of_auto_is_that_of_a_range_test(opened: list[Opened], state: T
 def test_as_many_epochs_are_planned_as_end_within_the_budget(
     opened: list[Opened], state: TrainState, world: World, epochs: int, said: str
 ) -> None:
-    resumed = Resumed()
+    resumed = StartPoint()
     schedule = new_schedule(MINUTE.optimization, 2)
     config = plan_run(MINUTE, state, resumed, world)
     assert config.optimization == replace(MINUTE.optimization, epochs=epochs)
@@ -125,7 +125,7 @@ def test_as_many_epochs_are_planned_as_end_within_the_budget(
 def test_epochs_are_planned_with_the_rate_that_was_found(
     opened: list[Opened], state: TrainState
 ) -> None:
-    resumed = Resumed()
+    resumed = StartPoint()
     config = plan_run(replace(MINUTE, optimization=AUTO.optimization), state, resumed)
     rate, epochs = config.optimization.learning_rate, config.optimization.epochs
     assert (state.schedule.highest, state.schedule.steps) == (rate, 2 * epochs)
@@ -133,7 +133,7 @@ def test_epochs_are_planned_with_the_rate_that_was_found(
 
 
 def test_a_resumed_run_keeps_its_epochs(opened: list[Opened], state: TrainState) -> None:
-    assert plan_run(MINUTE, state, Resumed({})) == MINUTE
-    assert plan_run(TrainConfig(), state, Resumed()) == TrainConfig()
+    assert plan_run(MINUTE, state, StartPoint({})) == MINUTE
+    assert plan_run(TrainConfig(), state, StartPoint()) == TrainConfig()
     assert len(opened) == 2 and not any(loaders.is_closed for loaders in opened)  # no planner's
     assert state.schedule == new_schedule(TrainConfig().optimization, 2)

@@ -27,7 +27,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of
 from unet_ddp.extras.transfer.fit import GivenWeights
 from unet_ddp.runs import resume as resume_module
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.same_data import measure_files
 
 
@@ -36,10 +36,10 @@ def with_options(given: str = "", **options: Any) -> TrainConfig:
     return TrainConfig(optimization=optimization, given=frozenset(given.split()))
 
 
-def saved(per_step: int = 8, **settings: Any) -> Resumed:
+def saved(per_step: int = 8, **settings: Any) -> StartPoint:
     """A run of so many images per step and these settings."""
     config = {**TrainConfig().to_dict(), **settings}
-    return Resumed({"config": config, "images_per_step": per_step})
+    return StartPoint({"config": config, "images_per_step": per_step})
 
 
 def numbers(config: TrainConfig) -> tuple[Any, int, int | None]:
@@ -54,10 +54,10 @@ def test_new_weights_are_not_frozen() -> None:
     config = with_options(freeze="encoder")
     weights = GivenWeights(SavedModel({}, None, None, None, []), Path("x.pt"), is_whole=True)
     with pytest.raises(UserError, match=r"--freeze encoder: .* use --load or --encoder-weights"):
-        Resumed().resolve_settings(config, World())
+        StartPoint().resolve_settings(config, World())
     pretrained = replace(config, network=NetworkConfig(encoder_weights="imagenet"))
-    assert Resumed().resolve_settings(pretrained, World()) is pretrained
-    assert Resumed(weights=weights).resolve_settings(config, World()) is config
+    assert StartPoint().resolve_settings(pretrained, World()) is pretrained
+    assert StartPoint(weights=weights).resolve_settings(config, World()) is config
     assert saved(8).resolve_settings(
         with_options("freeze", freeze="encoder"), World()
     )  # trained ones are
@@ -82,7 +82,7 @@ def test_a_new_run_takes_bfloat16_where_the_cpu_has_it_and_keeps_it(
 ) -> None:
     monkeypatch.setattr(resume_module, "is_faster_in_bfloat16", lambda: is_native)
     world = World(device=torch.device(device))
-    config = Resumed().resolve_settings(with_options(**options), world)
+    config = StartPoint().resolve_settings(with_options(**options), world)
     assert config.optimization.precision == expected
     assert config.to_dict()["precision"] == expected  # saved with the run
     moved = saved(8, precision="auto").resolve_settings(TrainConfig(), world)
@@ -115,7 +115,7 @@ def test_a_new_run_takes_bfloat16_where_the_cpu_has_it_and_keeps_it(
 def test_a_new_run_takes_its_images_per_step(
     options: dict[str, Any], processes: int, expected: tuple[Any, int, int | None]
 ) -> None:
-    config = Resumed().resolve_settings(with_options(**options), World(size=processes))
+    config = StartPoint().resolve_settings(with_options(**options), World(size=processes))
     assert numbers(config) == expected
 
 
@@ -132,7 +132,7 @@ def test_a_new_run_takes_its_images_per_step(
 )  # fmt: skip
 def test_images_that_make_no_step_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        Resumed().resolve_settings(with_options(**options), World(size=2))
+        StartPoint().resolve_settings(with_options(**options), World(size=2))
 
 
 # -- a resumed run --------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_another_accumulation_is_noted_with_the_images_of_the_statistics() -> No
     ],
 )  # fmt: skip
 def test_another_number_of_images_per_step_is_refused(
-    resumed: Resumed, config: TrainConfig, processes: int, message: str
+    resumed: StartPoint, config: TrainConfig, processes: int, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
         resumed.resolve_settings(config, World(size=processes))
@@ -345,10 +345,10 @@ def content_of(data: Any) -> dict[str, Any]:
 
 def test_a_resumed_run_s_data_is_its_own(prepared: SimpleNamespace) -> None:
     config = replace(with_options(seed=5), launch=LaunchConfig(skip_bad_files=2))
-    assert Resumed().prepare_data(config, DATA_PARTS) is prepared.data
+    assert StartPoint().prepare_data(config, DATA_PARTS) is prepared.data
     assert prepared.asked["labels"] is None and prepared.asked["parts"] is DATA_PARTS
     assert prepared.asked["seed"] == 5 and prepared.asked["skip_bad"] == 2
-    resumed = Resumed(content_of(prepared.data))
+    resumed = StartPoint(content_of(prepared.data))
     assert resumed.prepare_data(config, DATA_PARTS) is prepared.data
     assert prepared.asked["labels"] == Labels((0, 255))
 
@@ -363,7 +363,7 @@ def test_a_resumed_run_s_data_is_its_own(prepared: SimpleNamespace) -> None:
     ],
 )
 def test_other_images_or_another_split_are_refused(prepared: SimpleNamespace, data: Any) -> None:
-    resumed = Resumed(content_of(prepared.data))
+    resumed = StartPoint(content_of(prepared.data))
     prepared.data = data
     with pytest.raises(UserError, match=r"--resume: the images .*; use its --images, "):
         resumed.prepare_data(TrainConfig(), DATA_PARTS)
@@ -372,7 +372,7 @@ def test_other_images_or_another_split_are_refused(prepared: SimpleNamespace, da
 @pytest.mark.usefixtures("prepared")
 def test_class_weights_of_another_number_are_refused() -> None:
     with pytest.raises(UserError, match="--class-weights: 3 weights"):
-        Resumed().prepare_data(with_options(class_weights=(1.0, 1.0, 2.0)), DATA_PARTS)
+        StartPoint().prepare_data(with_options(class_weights=(1.0, 1.0, 2.0)), DATA_PARTS)
 
 
 def test_the_split_s_fingerprint_is_of_names_and_sides() -> None:

@@ -27,7 +27,7 @@ from unet_ddp.errors import RunError, UserError
 from unet_ddp.metrics.scores import Scores, Validation
 from unet_ddp.runs import tracking
 from unet_ddp.runs.ending import Ending
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.runs.writers import (
     CsvWriter,
@@ -131,7 +131,7 @@ def open_tracker(
     errors = [] if errors is None else errors
     world = world or World()
     stop: Any = SimpleNamespace(request_stop=errors.append, reason=None, raise_error=lambda: None)
-    how = (loaders, world, stop, log_uncompiled, Resumed())
+    how = (loaders, world, stop, log_uncompiled, StartPoint())
     with Tracker(config, data, state, *how) as tracker:
         yield tracker
 

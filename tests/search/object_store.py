@@ -48,7 +48,7 @@ from unet_ddp.files import write_text
 from unet_ddp.runs import folder
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.lock import HELD
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.writers import CsvWriter
 
 ADDRESS = Url("s3://bucket/runs")
@@ -274,7 +274,7 @@ class Scenario:
         if error or "its files are in" in "".join(machine.lines):
             self.remember(machine, error or machine.lines[-1])
 
-    def train(self, machine: Machine, run: Any, resumed: Resumed) -> None:
+    def train(self, machine: Machine, run: Any, resumed: StartPoint) -> None:
         state, number = make_state(), None
         if resumed.content:
             state.load_state_dict(resumed.content)
@@ -410,7 +410,7 @@ class Scenario:
         return None
 
     def check_resumed(
-        self, machine: Machine, resumed: Resumed, stored: int, roots: set[int | None]
+        self, machine: Machine, resumed: StartPoint, stored: int, roots: set[int | None]
     ) -> None:
         """A start goes on from what storage has, or from what is newer."""
         self.trace.append(f"{machine.name}: starts from {resumed.source if resumed.content else 0}")

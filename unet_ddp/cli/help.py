@@ -128,8 +128,8 @@ def describe(kind: Any, setting: Setting, *, is_short: bool = False) -> str:
         return f"{text} (required)"
     if isinstance(default, bool) or default in (None, (), ""):
         return text
-    parts = default if isinstance(default, tuple) else (default,)
-    shown = (f"{part:g}" if isinstance(part, float) else str(part) for part in parts)
+    values = default if isinstance(default, tuple) else (default,)
+    shown = (f"{value:g}" if isinstance(value, float) else str(value) for value in values)
     return f"{text} (default: {' '.join(shown)})"
 
 

@@ -34,17 +34,17 @@ Config = TypeVar("Config")
 def hide(kind: type[Config], names: Set[str]) -> type[Config]:
     """Return a configuration class whose fields of these `names`, in its groups too, are no flags."""
     types = get_type_hints(kind, include_extras=True)
-    parts: list[Any] = []
+    hidden: list[Any] = []
     suppress_flag: Any = tyro.conf.Suppress
     for each in fields(kind):  # type: ignore[arg-type]  # it is a dataclass
         hint = types[each.name]
         if is_dataclass(hint):
             group: Any = hide(hint, names)  # type: ignore[arg-type]  # it is a class
-            parts.append((each.name, group, field(default_factory=group)))
+            hidden.append((each.name, group, field(default_factory=group)))
         elif each.name in names:
-            parts.append((each.name, suppress_flag[hint], field(default=each.default)))
+            hidden.append((each.name, suppress_flag[hint], field(default=each.default)))
     own = {"__doc__": kind.__doc__}
-    return make_dataclass(kind.__name__, parts, bases=(kind,), namespace=own, frozen=True)
+    return make_dataclass(kind.__name__, hidden, bases=(kind,), namespace=own, frozen=True)
 
 
 def check_own_code(settings: Mapping[str, Plain], typed: Set[str]) -> None:
@@ -234,21 +234,23 @@ def _value_of(loader: Any, node: Any) -> Any:
 def convert(value: Any, kind: Any) -> Any:
     """Return a value of a recipe or a checkpoint as the type `kind`, or raise a ValueError."""
     origin = get_origin(kind)
-    parts = get_args(kind)
+    arguments = get_args(kind)
     if origin is Annotated:
-        if MASK_VALUE in parts and isinstance(value, str):
+        if MASK_VALUE in arguments and isinstance(value, str):
             return MASK_VALUE.instance_from_str([value])
-        return convert(value, parts[0])
+        return convert(value, arguments[0])
     if origin in (Union, UnionType):
-        for part in parts:
+        for argument in arguments:
             with suppress(ValueError):
-                return convert(value, part)
+                return convert(value, argument)
     elif origin is tuple:
-        if isinstance(value, (list, tuple)) and (parts[-1] is ... or len(value) == len(parts)):
-            return tuple(convert(item, parts[0]) for item in value)
+        if isinstance(value, (list, tuple)) and (
+            arguments[-1] is ... or len(value) == len(arguments)
+        ):
+            return tuple(convert(item, arguments[0]) for item in value)
     elif isinstance(value, Scalar):
         return value.text if kind is str else convert(value.value, kind)
-    elif value in parts or type(value) is kind:
+    elif value in arguments or type(value) is kind:
         return value
     elif kind in (int, float) and type(value) in (int, str):
         return kind(value)  # YAML takes 1e-3 for text

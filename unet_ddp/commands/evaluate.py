@@ -42,6 +42,7 @@ from unet_ddp.files import (
     check_writable,
     is_address,
 )
+from unet_ddp.heads import find_head
 from unet_ddp.metrics.scores import count_classes
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.predictor import Predictor
@@ -164,7 +165,7 @@ def find_job(config: EvaluateConfig, *, writes: bool = True) -> Job:
     if config.threshold is not None and not labels.is_binary:
         raise UserError(
             f"--threshold {config.threshold:g}: is for two classes, {source} has {labels.num_classes} and "
-            f"takes {labels.decision}; leave it out"
+            f"takes {find_head(labels).decision}; leave it out"
         )
     groups: dict[str, str] = {}
     if config.images is None:
@@ -172,7 +173,10 @@ def find_job(config: EvaluateConfig, *, writes: bool = True) -> Job:
         pairs, groups = data.split.validation, data.groups
     else:
         pairs = find_given(config.images, config.masks, model.run, labels)
-    labels.check_pairs(pairs, config.images or f"{source}: the data of its run")
+    if labels.may_overlap:
+        from unet_ddp.extras.overlap.checks import check_packed_classes
+
+        check_packed_classes(pairs, labels, config.images or f"{source}: the data of its run")
     threshold = config.threshold or model.threshold
     return Job(model, source, pairs, groups, config.images, threshold, output)
 
@@ -236,7 +240,7 @@ def describe_scores(
     job: Job, evaluation: Evaluation, predictor: Predictor, uncertainty: Uncertainty
 ) -> Iterator[str]:
     """Yield the lines that are printed."""
-    how = predictor.labels.decision
+    how = predictor.head.decision
     if evaluation.threshold is not None:
         how = f"foreground from probability {evaluation.threshold:g} on"
     yield f"model: {job.source}"

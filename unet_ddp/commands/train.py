@@ -13,7 +13,7 @@ its field in config/, and plugins/built_in/of_*.py has the table of that point.
     deterministic*          --deterministic
     RunFolder               the copy of a run at s3://, gs://, az:// (extras/cloud/storage.py)
     open_run*               weights of --load and --encoder-weights (extras/transfer/)
-    resumed.prepare_data    where pairs are: folders, lists, addresses (data/pair_kinds.py, data/remote_pairs.py), packs
+    start.prepare_data      where pairs are: folders, lists, addresses (data/pair_kinds.py, data/remote_pairs.py), packs
                             (extras/packs/), --window (extras/windows/), polygons (extras/polygons/), a data set of the
                             user's own (extras/arrays/); formats of images (data/readers/; maps: extras/geo/reader.py);
                             --balance*, --scale-jitter*, --validation-images*, --shares*; kinds of labels:
@@ -54,7 +54,7 @@ from unet_ddp.metrics.scores import Validation
 from unet_ddp.runs.build import build_metadata, choose_model, describe_run
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.plan import RunBuilder, run_planners
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.tracking import Tracker, console
 from unet_ddp.training.guard import explain_out_of_memory
 from unet_ddp.training.prefetch import Prefetcher
@@ -78,7 +78,7 @@ class Run:
 
     config: TrainConfig
     data: PreparedData
-    resumed: Resumed
+    start: StartPoint
     state: TrainState
     loaders: Loaders
     folder: RunFolder
@@ -117,7 +117,7 @@ def train(config: TrainConfig, world: World, *, began: float | None = None) -> i
                 world.on_main(folder.wait)  # no rank leaves before the file is on the disk
             stop.raise_error()
             world.on_main(lambda: folder.finish(state, stop.reason))  # again, if a save has failed
-        if stop.reason is None and run.resumed.has_report(state):  # all epochs are done
+        if stop.reason is None and run.start.has_report(state):  # all epochs are done
             from unet_ddp.extras.report.write import write_reports
 
             write_reports(run.config, run.data, world, log)
@@ -130,32 +130,32 @@ def prepare(config: TrainConfig, folder: RunFolder, world: World, began: float) 
         from unet_ddp.extras.hosts.compare import check_data, check_hosts
 
         check_hosts(config, folder.launchers, world)
-    resumed = world.on_main(lambda: open_run(folder, config))  # of a new run, too
-    config = resumed.resolve_settings(config, world)
+    start = world.on_main(lambda: open_run(folder, config))  # of a new run, too
+    config = start.resolve_settings(config, world)
     check_own_code(config.to_dict(), config.given - config.recipe)
     use_own_readers(config.data.reader)
-    data = world.on_main(lambda: resumed.prepare_data(config, DATA_PARTS))
+    data = world.on_main(lambda: start.prepare_data(config, DATA_PARTS))
     parts = choose_parts(config)
-    spec = choose_model(config, data, resumed, world.device, parts=parts)
+    spec = choose_model(config, data, start, world.device, parts=parts)
     if world.size > 1:
         check_data(data.split, spec.sources, world)
-    builder = RunBuilder(spec, data, resumed, world, began, parts)
+    builder = RunBuilder(spec, data, start, world, began, parts)
     config = run_planners(config, builder)
     state, loaders = builder.build(config)
     stop = StopSignal(world)
     tracker = Tracker(  # logs in to W&B
-        config, data, state, loaders, world, stop, parts.log_uncompiled, resumed
+        config, data, state, loaders, world, stop, parts.log_uncompiled, start
     )
     folder.on_saved = tracker.saved
     # Only now, as nothing can be wrong any more: what --overwrite replaces is moved aside.
     metadata = partial(build_metadata, config, spec, data, loaders, world)  # read by one rank
-    world.on_main(lambda: folder.claim(config, resumed, tracker.describe(metadata())))
+    world.on_main(lambda: folder.claim(config, start, tracker.describe(metadata())))
     about = describe_run(config, spec, state, loaders, world)
-    tracker.log(resumed.notes, data.notes, loaders.notes, spec.notes, about)
-    world.on_main(lambda: folder.begin(data, state, resumed))  # no thread may write at a fork
+    tracker.log(start.notes, data.notes, loaders.notes, spec.notes, about)
+    world.on_main(lambda: folder.begin(data, state, start))  # no thread may write at a fork
     tuner = data.labels.tuner(data, world, resize_masks=config.data.resize_masks)
     limit = config.launch.last_step(state.steps_per_epoch)
-    return Run(config, data, resumed, state, loaders, folder, tracker, stop, world, tuner, limit)
+    return Run(config, data, start, state, loaders, folder, tracker, stop, world, tuner, limit)
 
 
 def train_one_epoch(run: Run) -> None:

@@ -6,22 +6,22 @@ from dataclasses import replace
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.runs.folder import RunFolder
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.run_parts import RunParts
 
 
-def open_run(folder: RunFolder, config: TrainConfig) -> Resumed:
+def open_run(folder: RunFolder, config: TrainConfig) -> StartPoint:
     """Lock a run's folder, and return what the run starts from: its checkpoint, or the weights that are given.
 
     Raises:
         UserError: see `RunFolder.open`, or the weights can't be read.
     """
-    resumed = folder.open(config)
-    if not resumed.is_new or not (config.run.load or config.network.encoder_weights):
-        return resumed
+    start = folder.open(config)
+    if not start.is_new or not (config.run.load or config.network.encoder_weights):
+        return start
     from unet_ddp.extras.transfer.fit import read_weights
 
-    return replace(resumed, weights=read_weights(config))
+    return replace(start, weights=read_weights(config))
 
 
 def choose_parts(config: TrainConfig) -> RunParts:

@@ -30,7 +30,8 @@ def class_colours(labels: Labels) -> dict[int, Colour]:
     """Return the colours that classes are drawn in: one tint for the class that is not the background."""
     if len(labels.foreground) == 1:
         return {labels.foreground[0]: TINT}
-    return {k: labels.colours[k] for k in labels.drawn}
+    classes = labels.foreground if labels.layer_opacity == 100 else range(labels.num_classes)
+    return {k: labels.colours[k] for k in classes}
 
 
 def save_picture(picture: Tensor, path: Path) -> None:

@@ -23,7 +23,6 @@ from unet_ddp.data.masks import (
     allocate,
     unpack_colour,
 )
-from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.errors import UserError, from_plain, join_some, shorten
 from unet_ddp.plugins import find
@@ -59,7 +58,7 @@ class Labels(ClassValues):
     defaults: ClassVar[dict[str, Any]] = {}
     """Settings of the loss that are None by default, and not for these labels."""
     layer_opacity: ClassVar[int] = 50
-    """Percent with which a page lays `layer` over a photo."""
+    """Percent with which a page lays `layer` over a photo; 100 for one with outlines of the foreground alone."""
     needs: ClassVar[tuple[str, str, str] | None] = None
     """Library without which nothing is predicted, its extra, and what needs it, for `check_installed`."""
     blank: ClassVar[int] = IGNORE_ID
@@ -68,15 +67,11 @@ class Labels(ClassValues):
     """Name of what stands behind the logits: probabilities, class ids, counts and the loss."""
     may_overlap: ClassVar[bool] = False
     """A pixel may have several classes: masks have a folder, band or page for each, and bit k of their values is class k."""
-    decision: ClassVar[str] = "the most probable class"
-    """How a pixel's class is chosen without a threshold, in words."""
-    mask_output: ClassVar[str] = "mask"
-    """The output that writes a predicted mask."""
 
     @property
     def is_binary(self) -> bool:
         """True if the classes are background and foreground: a threshold decides."""
-        return self.num_classes == 2
+        return self.num_classes == 2 and not self.may_overlap
 
     @property
     def num_ids(self) -> int:
@@ -94,34 +89,26 @@ class Labels(ClassValues):
         return None
 
     @property
-    def score_names(self) -> Sequence[str]:
-        """Names of the entries that `score` returns."""
-        return ()
-
-    @property
     def mask_suffix(self) -> str:
         """Suffix of the smallest kind of file that can hold a mask."""
         return "png"
 
     @property
-    def drawn(self) -> Sequence[int]:
-        """Class ids that pictures colour, if there are more than one and a background."""
-        return range(self.num_classes)
-
-    @property
     def foreground(self) -> Sequence[int]:
-        """Class ids that annotation files list."""
+        """Ids of the classes of which there are objects."""
         if self.is_binary:
             return [1]
         return [k for k, value in enumerate(self.values) if value > 0]
 
     @property
+    def foreground_names(self) -> list[str]:
+        """Names of the classes of `foreground`."""
+        return [self.class_names[k] for k in self.foreground]
+
+    @property
     def nodata_tag(self) -> int | None:
         """Value that a GeoTIFF's header names as no data; None if no value is."""
         return None if self.rgb else self.nodata
-
-    def check_pairs(self, pairs: Pairs, place: str) -> None:
-        """Raise a UserError that names `place` if masks are of other classes, as far as their place says."""
 
     def to_ids(self, codes: Codes, path: Path) -> Ids:
         """Return the class ids (H, W) uint8 of mask values (H, W), 255 where ignored; errors name `path`.
@@ -218,7 +205,7 @@ class Labels(ClassValues):
         return [Regions(mask, counted, mask, are_numbers=False)]
 
     def score(self, mask: Mask, truth: Mask) -> list[Any]:
-        """Count what `mask` shares with `truth` besides pixels of classes; counts add up over images."""
+        """Return counts of objects that `mask` shares with `truth`, if any: a Tally for each class of `foreground`."""
         return []
 
     def average(self, others: Sequence[Labels]) -> Labels:

@@ -97,8 +97,8 @@ class SampleLoader:
             if not self.unbatch:
                 yield batch
                 continue
-            for parts in zip(*(torch.split(part, 1) for part in batch), strict=True):
-                yield Sample(*parts)
+            for tensors in zip(*(torch.split(tensor, 1) for tensor in batch), strict=True):
+                yield Sample(*tensors)
 
     def close(self) -> None:
         """End the reading processes.
@@ -214,12 +214,8 @@ def keep_in_memory(datasets: list[SegmentationDataset], pixels: int, world: Worl
     Only forked reading processes share it; and two of them may read a drawn image at the same time.
     """
     image_format = datasets[0].image_format
-    kept = []
-    for dataset in datasets:
-        is_here = dataset.pairs.storage is None
-        is_plain = is_here and dataset.store is None and dataset.draw is None
-        if is_plain and len(dataset):
-            kept.append(dataset)
+    here = [each for each in datasets if len(each) and each.pairs.storage is None]
+    kept = [each for each in here if each.store is None and each.draw is None]
     how: dict[str, Any] = {"pixels": pixels, "num_ids": datasets[0].labels.num_ids}
     needed = [SampleMemory.needed(len(one), image_format, **how) for one in kept]
     if FORK is None or sum(needed) > _KEPT_SHARE * free_memory(_CPU):

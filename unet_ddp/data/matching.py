@@ -13,7 +13,7 @@ from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.masks import Size
 from unet_ddp.data.names import copies_of, file_key, find_spelling, without_compound
-from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Places, Stamp, collect, list_kinds
+from unet_ddp.data.pairs import CLASSES_MARK, DataPaths, Pair, Pairs, Stamp, collect, list_kinds
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import list_suffixes
 from unet_ddp.errors import UserError, count_of, shorten
@@ -92,18 +92,18 @@ def find_pairs(
     names: Sequence[str] = (),
     config: DataConfig | None = None,
 ) -> Pairs:
-    """Return the pairs of two folders, a pack (`images` alone) or a list, sorted by name; see `Places`.
+    """Return the pairs of two folders, a pack (`images` alone) or a list, sorted by name; see `DataPaths`.
 
-    The first kind of data set that claims the places finds the pairs; other images are problems.
+    The first kind of data set that claims the paths finds the pairs; other images are problems.
     """
-    places = Places(images, masks, listed, suffix, planes, names, config)
-    kind = next((kind for kind in list_kinds() if kind.claims(places)), None)
-    assert kind is not None, places  # the settings say where the images are
-    return kind.find(places, report or Report())
+    paths = DataPaths(images, masks, listed, suffix, planes, names, config)
+    kind = next((kind for kind in list_kinds() if kind.claims(paths)), None)
+    assert kind is not None, paths  # the settings say where the images are
+    return kind.find(paths, report or Report())
 
 
 def match_folders(
-    places: Places,
+    paths: DataPaths,
     report: Report,
     merge: Merge | None = None,
     list_masks: ListMasks = files_by_name,
@@ -113,7 +113,7 @@ def match_folders(
     Sub-folders are searched; hidden files and files of other types are skipped. Both may be the
     same folder if the masks' names have a suffix. `merge` may replace the masks that `list_masks` found.
     """
-    images, masks, suffix = places.images, places.masks, places.suffix
+    images, masks, suffix = paths.images, paths.masks, paths.suffix
     assert images is not None and masks is not None  # `Folders` claims these
     stamps: dict[str, Stamp] = {}
     found_images = files_by_name(images, stamps)

@@ -108,9 +108,9 @@ def tell_apart(images: Sequence[Path]) -> list[str]:
     names = [image.name for image in images]
     if len({*names}) == len(names):
         return names
-    parts = [str(image).replace("\\", "/").split("/") for image in images]
-    shortest, longest = min(parts), max(parts)  # in order: what these share, all do
+    components = [str(image).replace("\\", "/").split("/") for image in images]
+    shortest, longest = min(components), max(components)  # in order: what these share, all do
     common = 0
     while common < len(shortest) - 1 and shortest[common] == longest[common]:
         common += 1
-    return ["/".join(each[common:]) for each in parts]
+    return ["/".join(each[common:]) for each in components]

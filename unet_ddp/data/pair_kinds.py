@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unet_ddp.data.matching import Report, match_folders, read_list
-from unet_ddp.data.pairs import Pair, PairKind, Pairs, Places
+from unet_ddp.data.pairs import DataPaths, Pair, PairKind, Pairs
 from unet_ddp.files import is_address
 
 
 class PairList(PairKind):
     """A CSV file that names the files."""
 
-    def claims(self, places: Places) -> bool:
+    def claims(self, paths: DataPaths) -> bool:
         """Return whether a list is given."""
-        return places.listed is not None
+        return paths.listed is not None
 
-    def find(self, places: Places, report: Report) -> Pairs:
+    def find(self, paths: DataPaths, report: Report) -> Pairs:
         """Return the pairs of the list's rows."""
-        assert places.listed is not None
-        return read_list(places.listed, report)
+        assert paths.listed is not None
+        return read_list(paths.listed, report)
 
 
 class Folders(PairKind):
     """A folder of images and one of masks, here or at addresses."""
 
-    def claims(self, places: Places) -> bool:
+    def claims(self, paths: DataPaths) -> bool:
         """Return whether both are given."""
-        return places.images is not None and places.masks is not None
+        return paths.images is not None and paths.masks is not None
 
-    def find(self, places: Places, report: Report) -> Pairs:
+    def find(self, paths: DataPaths, report: Report) -> Pairs:
         """Return the pairs of files with one name."""
-        return match_folders(places, report)
+        return match_folders(paths, report)
 
     def collect(self, pairs: Sequence[Pair]) -> Pairs:
         """Return the set of pairs of any files, which may be at addresses."""

@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from unet_ddp.data.matching import Report
     from unet_ddp.data.splits import Split
 
-SIDES = (None, "training", "validation", "left out")
+SIDES = ("", "training", "validation", "left out")
 
 CLASSES_MARK = "*"
 """Part of a mask's path that stands for a folder for each class: masks/*/x.png."""
@@ -47,6 +48,10 @@ class Pair:
     stamps: Stamps = (None, None)  # of files that are not this machine's, as they were found
     source: str | None = None  # where the image is from, if a list says so
     inside: tuple[int, int] | None = None  # (row, column) of a smaller mask in its image
+
+
+Column = Literal["name", "group", "source", "side"]
+"""A text that each pair has, or that a list may give it."""
 
 
 @dataclass(frozen=True)
@@ -106,23 +111,25 @@ class Pairs(Sequence[Pair]):
         """Names of the classes where the masks' place gives them: of bits of their values, or of values from 1 on."""
         return ()
 
+    def texts(self, column: Column) -> Iterator[str]:
+        """Yield a column of the pairs; empty where no list gives any."""
+        return (text or "" for text in map(attrgetter(column), self))
+
     def names(self) -> Iterator[str]:
         """Yield the names."""
-        return (pair.name for pair in self)
+        return self.texts("name")
 
     def groups(self) -> Iterator[str] | None:
         """Return the groups that a list gave, or the names of pairs without; None if it gave none."""
-        if not any(pair.group for pair in self):
+        if not any(self.texts("group")):
             return None
-        return (pair.group or pair.name for pair in self)
-
-    def sources(self) -> Iterator[str | None]:
-        """Yield where each image is from; None where no list says so."""
-        return (pair.source for pair in self)
+        return (
+            group or name for group, name in zip(self.texts("group"), self.names(), strict=True)
+        )
 
     def sides(self) -> NDArray[np.uint8]:
         """Return the place in `SIDES` of the side that a list gave to each."""
-        return np.fromiter((SIDES.index(pair.side) for pair in self), np.uint8, len(self))
+        return np.fromiter(map(SIDES.index, self.texts("side")), np.uint8, len(self))
 
     def select(self, chosen: Flags) -> Pairs:
         """Return the chosen ones, sorted by name."""
@@ -187,8 +194,8 @@ class Pairs(Sequence[Pair]):
 
 
 @dataclass(frozen=True)
-class Places:
-    """The places that a command was given to find pairs: two folders, a pack, or a list."""
+class DataPaths:
+    """The paths that a command was given to find pairs: two folders, a pack, or a list; and how to read them."""
 
     images: Path | None = None
     masks: Path | None = None
@@ -200,17 +207,17 @@ class Places:
 
 
 class PairKind(ABC):
-    """A kind of data set, found at its places: PAIRS (plugins/built_in/of_data.py) has all of them.
+    """A kind of data set, found at its paths: PAIRS (plugins/built_in/of_data.py) has all of them.
 
     Each is asked, so its module imports little.
     """
 
     @abstractmethod
-    def claims(self, places: Places) -> bool:
-        """Return whether these are places of this kind, as far as names and folders say."""
+    def claims(self, paths: DataPaths) -> bool:
+        """Return whether these are paths of this kind, as far as names and folders say."""
 
     @abstractmethod
-    def find(self, places: Places, report: Report) -> Pairs:
+    def find(self, paths: DataPaths, report: Report) -> Pairs:
         """Return all pairs there; images without masks are problems in the report."""
 
     def collect(self, pairs: Sequence[Pair]) -> Pairs | None:

@@ -12,7 +12,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from itertools import pairwise
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from unet_ddp.distributed.elastic import end_silent_connections
 from unet_ddp.distributed.failures import explain_error
@@ -21,7 +22,7 @@ from unet_ddp.distributed.stop_signal import SIGNALS
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError, hide_secrets
 from unet_ddp.files import temporary_folder
-from unet_ddp.files.output import asks_for_json, emit, survive_lost_output, use_json, uses_json
+from unet_ddp.files.output import emit, survive_lost_output, use_json, uses_json
 
 if TYPE_CHECKING:
     from torch.multiprocessing import ProcessExitedException
@@ -43,7 +44,7 @@ def parse_program(parse: Callable[..., Parsed], argv: Sequence[str] | None, name
     survive_lost_output()
     prog = f"{name}.py" if argv is None else f"python -m unet_ddp {name}"
     words = sys.argv[1:] if argv is None else argv
-    if asks_for_json(words):
+    if "--log=json" in words or ("--log", "json") in pairwise(words):  # also where it has mistakes
         use_json()
     try:
         return parse(words, prog=prog)
@@ -178,7 +179,7 @@ def _spawn(run: Callable[[], NoReturn], nproc: int) -> int:
     resource_tracker.ensure_running()  # its start would let SIGINT through again
     started, heard = list[int](), list[int]()
 
-    def pass_on(number: int, frame: Any) -> None:
+    def pass_on(number: int, frame: object) -> None:
         heard.append(number)
         for process in started:
             with contextlib.suppress(ProcessLookupError):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -65,7 +65,7 @@ class StopSignal:
         self._error: str | None = None  # no exception: its traceback would keep loaders alive
         self._world = world
         self._heard = 0.0
-        self._pending: tuple[Callable[[], Any], torch.Tensor] | None = None
+        self._pending: tuple[Callable[[], object], torch.Tensor] | None = None
 
     def __enter__(self) -> StopSignal:
         self._inlet, self._outlet = socket.socketpair()  # Windows has no pipes that do not block
@@ -122,7 +122,7 @@ class StopSignal:
             self.reason = _REASONS.get(code) or StopReason(signal.Signals(code))
         return self.reason
 
-    def _ask(self) -> tuple[Callable[[], Any], torch.Tensor]:
+    def _ask(self) -> tuple[Callable[[], object], torch.Tensor]:
         """Return the maximum of all ranks' codes, and what to call before it is read.
 
         The hosts agree, not the GPUs, where there is a group for it: no kernel waits then.
@@ -213,7 +213,7 @@ def dying_with_parent(number: signal.Signals) -> Callable[[], None] | None:
 def outlive_signal(number: signal.Signals, seconds: int) -> None:
     """Let this process go on for some seconds after a signal; a second one ends it at once."""
 
-    def linger(_: int, frame: Any) -> None:
+    def linger(_: int, frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
         if hasattr(signal, "alarm"):  # not on Windows, where no process sends SIGTERM
             signal.alarm(seconds)
@@ -221,5 +221,5 @@ def outlive_signal(number: signal.Signals, seconds: int) -> None:
     signal.signal(number, linger)
 
 
-def _do_nothing(number: int, frame: Any) -> None:
+def _do_nothing(number: int, frame: object) -> None:
     """Handle a signal, so that Python writes to the wake-up pipe."""

@@ -151,7 +151,7 @@ class _Sum(torch.autograd.Function):
         return _Sum.forward(ctx, gradients[0])
 
 
-def _add_up(values: Tensor, group: Any = None) -> Tensor:
+def _add_up(values: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Add up `values` over all ranks, in place, and return the sums; a GPU's host does not wait."""
     if torch.compiler.is_compiling():
         dist.all_reduce(values, group=group)
@@ -184,9 +184,9 @@ def average_values(tensors: Sequence[Tensor]) -> None:
         return
     values = torch.cat([tensor.flatten().double() for tensor in tensors])
     means = _add_up(values, _statistics) / dist.get_world_size()
-    parts = torch.split(means, [tensor.numel() for tensor in tensors])
-    for tensor, part in zip(tensors, parts, strict=True):
-        tensor.copy_(part.view_as(tensor))
+    chunks = torch.split(means, [tensor.numel() for tensor in tensors])
+    for tensor, chunk in zip(tensors, chunks, strict=True):
+        tensor.copy_(chunk.view_as(tensor))
 
 
 @contextlib.contextmanager

@@ -142,7 +142,7 @@ class Evaluation:
         columns = list(zip(*(record.tallies for record in self.records), strict=True))
         if len(columns) < 2:
             return {}
-        names = self.labels.score_names
+        names = self.labels.foreground_names
         return {name: total(tallies) for name, tallies in zip(names, columns, strict=True)}
 
     @property

@@ -114,7 +114,7 @@ def _list_counts(evaluation: Evaluation) -> dict[str, Integers]:
     counts = np.array([[each.counts[1:] for each in image] for image in tallies], np.int64)
     found = {"objects": counts.sum(axis=1)}
     if counts.shape[1] > 1:
-        found |= dict(zip(evaluation.labels.score_names, counts.swapaxes(0, 1), strict=True))
+        found |= dict(zip(evaluation.labels.foreground_names, counts.swapaxes(0, 1), strict=True))
     return found
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from threading import RLock
-from typing import IO, Any
+from typing import IO
 
 from unet_ddp.errors import UserError
 from unet_ddp.files.completing import holds_back
@@ -269,7 +269,7 @@ def remove_stale(files: Iterable[Path]) -> None:
 
 
 @contextmanager
-def _handling(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> Iterator[None]:
+def _handling(handler: Callable[[int, object], None], *numbers: signal.Signals) -> Iterator[None]:
     before = {}
     for number in numbers:
         if signal.getsignal(number) != signal.SIG_IGN:  # by nohup
@@ -281,7 +281,7 @@ def _handling(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> 
             signal.signal(number, restored)
 
 
-def _remove_and_exit(number: int, frame: Any) -> None:
+def _remove_and_exit(number: int, frame: object) -> None:
     with _lock:  # no other thread begins a file after this
         # One process of a host says it; those of --nproc leave it to the one that started them.
         if os.environ.get("LOCAL_RANK", "0") == "0" and "UNET_DDP_NPROC" not in os.environ:

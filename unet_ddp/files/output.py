@@ -11,10 +11,9 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from datetime import datetime
-from itertools import pairwise
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -124,11 +123,6 @@ class JsonLines(io.TextIOBase):
     def fileno(self) -> int:
         """Return the number of the stream behind."""
         return self._stream.fileno()
-
-
-def asks_for_json(argv: Sequence[str]) -> bool:
-    """Return whether a command line has --log json, also where it has mistakes."""
-    return "--log=json" in argv or ("--log", "json") in pairwise(argv)
 
 
 def use_json() -> None:

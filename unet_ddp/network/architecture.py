@@ -175,14 +175,14 @@ def in_encoder(name: str) -> bool:
 
 def freeze_encoder(network: nn.Module) -> list[nn.Module]:
     """Freeze the encoder, in evaluation mode; return its modules, see `TrainState.frozen`."""
-    parts = [child for name, child in network.named_children() if in_encoder(f"{name}.")]
-    if not parts:
+    modules = [child for name, child in network.named_children() if in_encoder(f"{name}.")]
+    if not modules:
         raise UserError(
             "--freeze encoder: no module of the network is called encoder; leave it out"
         )
-    for part in parts:
-        part.requires_grad_(False).eval()
-    return parts
+    for module in modules:
+        module.requires_grad_(False).eval()
+    return modules
 
 
 def parameter_groups(

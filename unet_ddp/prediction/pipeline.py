@@ -93,7 +93,8 @@ def process_images(job: Job) -> Iterator[Outcome]:
         (files for files in share if files.index not in done),
         key=lambda files: job.existing.isdisjoint(files.written),
     )
-    threads = config.workers or max(1, min(len(share), world.cores))
+    cores = world.cores if len(share) > 1 else 1
+    threads = config.workers or max(1, min(len(share), cores))
     if any(is_address(files.image) for files in share):
         remaining = _fetched_ahead([*remaining], threads)
     with one_core_each(threads) if len(share) > 1 else nullcontext():

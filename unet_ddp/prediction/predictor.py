@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from unet_ddp.data.readers.base import Pixels
-from unet_ddp.data.readers.read import Source
+from unet_ddp.data.readers.read import RasterFile
 from unet_ddp.distributed.device import (
     free_memory,
     is_out_of_memory,
@@ -150,7 +150,7 @@ class Predictor:
         if threshold is None:
             return
         if not self.labels.is_binary:
-            found = f"this network has {self.labels.num_classes} and takes {self.labels.decision}"
+            found = f"this network has {self.labels.num_classes} and takes {self.head.decision}"
             raise UserError(f"--threshold {threshold:g}: is for two classes, {found}; leave it out")
         if not 0 < threshold < 1:
             raise UserError(f"--threshold {threshold:g}: must be above 0 and below 1")
@@ -166,7 +166,7 @@ class Predictor:
             UserError: it can't be read, has another format than the network, or its windows exceed the memory.
         """
         if isinstance(image, (str, Path)):
-            with Source(as_path(str(image))) as source:
+            with RasterFile(as_path(str(image))) as source:
                 return self.predict(self.open(source))
         return self.predict(open_array(image, self.format, self.preprocessing.scale))
 

@@ -29,7 +29,7 @@ from unet_ddp.network.architecture import (
 from unet_ddp.network.precision import Precision
 from unet_ddp.plugins import read_sources
 from unet_ddp.runs.network import build_weights
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.runs.same_data import measure_files
 from unet_ddp.settings import values_of, with_values
@@ -57,14 +57,14 @@ class ModelSpec:
 def choose_model(
     config: TrainConfig,
     data: PreparedData,
-    resumed: Resumed,
+    start: StartPoint,
     device: torch.device,
     *,
     parts: RunParts,
 ) -> ModelSpec:
     """Return the model of the checkpoint, as far as it describes one, otherwise that of the flags."""
     options = config.optimization
-    architecture, preprocessing, notes = _choose_architecture(config, data, resumed, parts)
+    architecture, preprocessing, notes = _choose_architecture(config, data, start, parts)
     for name, default in data.labels.defaults.items():
         if values_of(options)[name] is None:
             options = with_values(options, {name: default})
@@ -74,12 +74,12 @@ def choose_model(
         loss, more = try_loss(loss, data.labels.num_classes, device)
         notes += more
     precision = Precision(device, options.precision)
-    sources, changes = _read_own_sources(config, architecture, resumed)
+    sources, changes = _read_own_sources(config, architecture, start)
     return ModelSpec(architecture, preprocessing, precision, loss, sources, notes + changes)
 
 
 def _read_own_sources(
-    config: TrainConfig, architecture: Architecture, resumed: Resumed
+    config: TrainConfig, architecture: Architecture, start: StartPoint
 ) -> tuple[dict[str, str], list[str]]:
     """Return the text of each part that is the user's own, and lines about those that have changed."""
     parts = [("--loss", "losses", name) for name in config.optimization.loss_terms]
@@ -89,7 +89,7 @@ def _read_own_sources(
     parts += [("--reader", "readers", name) for name in config.data.reader]
     parts += [("--callback", "callbacks", name) for name in config.launch.callback]
     sources: dict[str, str] = {}
-    before = (resumed.content or {}).get("sources") or {}
+    before = (start.content or {}).get("sources") or {}
     changes = []
     for flag, point, part in parts:
         texts = read_sources(point, part)
@@ -102,7 +102,7 @@ def _read_own_sources(
             # A callback changes no weights.
             if not config.launch.changed_code and point != "callbacks":
                 raise UserError(
-                    f"{said}; {resumed.source} has the old text, under sources. Continue with the new one by "
+                    f"{said}; {start.source} has the old text, under sources. Continue with the new one by "
                     "--changed-code"
                 )
             changes.append(said)
@@ -110,12 +110,12 @@ def _read_own_sources(
 
 
 def _choose_architecture(
-    config: TrainConfig, data: PreparedData, resumed: Resumed, parts: RunParts
+    config: TrainConfig, data: PreparedData, start: StartPoint, parts: RunParts
 ) -> tuple[Architecture, Preprocessing, list[str]]:
-    network, saved = config.network, resumed.content
+    network, saved = config.network, start.content
     if saved is not None:
         architecture = from_plain(Architecture, saved["architecture"])
-        architecture = trust(architecture, network.model, resumed.source, "--model")
+        architecture = trust(architecture, network.model, start.source, "--model")
         return architecture, Preprocessing.from_dict(saved["preprocessing"]), []
     architecture = choose_architecture(
         network.model,
@@ -129,20 +129,9 @@ def _choose_architecture(
     if parts.encoder_pixels and architecture.part == "smp" and architecture.encoder:
         preprocessing = parts.encoder_pixels(architecture.encoder, preprocessing)
     notes: list[str] = []
-    if resumed.weights is not None:
-        architecture, preprocessing, notes = resumed.weights.describe(architecture, preprocessing)
+    if start.weights is not None:
+        architecture, preprocessing, notes = start.weights.describe(architecture, preprocessing)
     return architecture, preprocessing, notes
-
-
-def _choose_last_rate(config: TrainConfig, schedule: Schedule) -> float:
-    """Return the factor of the last layer's learning rate: up to 10, so that its peak is 0.01.
-
-    AdamW moves a weight by at most the rate in a step. With random weights, short runs kept what the
-    seed had made of this layer (docs/quality-log.md).
-    """
-    if config.run.load or not schedule.highest:
-        return 1.0
-    return min(10.0, max(1.0, 0.01 / schedule.highest))
 
 
 def new_schedule(options: OptimizationConfig, steps: int) -> Schedule:
@@ -155,7 +144,7 @@ def build_state(
     config: TrainConfig,
     spec: ModelSpec,
     data: PreparedData,
-    resumed: Resumed,
+    start: StartPoint,
     loaders: Loaders,
     world: World,
     parts: RunParts,
@@ -163,7 +152,7 @@ def build_state(
     """Return the network with the weights it starts from, and the state of its training."""
     options, steps = config.optimization, loaders.training.sampler.steps
     _check_patience(options, data)
-    network, twin = build_weights(config, spec, data, resumed, world)
+    network, twin = build_weights(config, spec, data, start, world)
     frozen = freeze_encoder(network) if options.freeze == "encoder" else []
     schedule = new_schedule(options, steps)
     sides = [max(64, min(n, 256)) for n in data.crop_size or data.smallest]  # not extreme
@@ -189,7 +178,7 @@ def build_state(
         numbers=Numbers(own_parts),
         has_own_buffers=bool(own_parts),
     )
-    resumed.restore(state)
+    start.restore(state)
     return state
 
 
@@ -204,9 +193,15 @@ def _check_patience(options: OptimizationConfig, data: PreparedData) -> None:
 def _make_optimizer(
     config: TrainConfig, network: nn.Module, loss: nn.Module, schedule: Schedule
 ) -> AdamW:
-    """Return the optimizer of the network, and of a loss that has parameters."""
-    options = config.optimization
-    groups = parameter_groups(network, options.encoder_rate, _choose_last_rate(config, schedule))
+    """Return the optimizer of the network, and of a loss that has parameters.
+
+    The last layer's rate is up to 10 times the others', so that its peak is 0.01. AdamW moves a weight by at most
+    the rate in a step. With random weights, short runs kept what the seed had made of this layer (docs/quality-log.md).
+    """
+    options, last_rate = config.optimization, 1.0
+    if schedule.highest and not config.run.load:
+        last_rate = min(10.0, max(1.0, 0.01 / schedule.highest))
+    groups = parameter_groups(network, options.encoder_rate, last_rate)
     if trained := [*loss.parameters()]:
         groups.append({"params": trained, "lr_scale": 1.0, "weight_decay": 0.0, "is_loss": True})
     return AdamW(groups, weight_decay=options.weight_decay, fused=True)
@@ -227,7 +222,7 @@ def build_metadata(
         **({"moved": list(data.split.moved)} if data.split.moved else {}),
         "files": measure_files(data.split),
         "crop_size": list(data.crop_size) if data.crop_size else None,
-        "images_per_step": loaders.training.sampler.per_step * world.size,
+        "images_per_step": loaders.training.sampler.images,
         "world_size": world.size,
     }
 
@@ -237,7 +232,7 @@ def describe_run(
 ) -> list[str]:
     """Return lines for the user: the network, the run, and a device that was never tried."""
     options = config.optimization
-    images = loaders.training.sampler.per_step * world.size
+    images = loaders.training.sampler.images
     each = "each of " if world.size > 1 else ""
     share = f"{options.batch_size} at a time on {each}{count_of(world.size, 'process')}"
     notes = describe_untried(world.device)

@@ -43,7 +43,7 @@ from unet_ddp.runs.recovery import (
     no_checkpoint,
     read_checkpoint,
 )
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.storage import storage_of
 from unet_ddp.training.state import TrainState
 
@@ -109,7 +109,7 @@ class RunFolder:
             self._mirror.close()
             self._unlock()
 
-    def open(self, config: TrainConfig) -> Resumed:
+    def open(self, config: TrainConfig) -> StartPoint:
         """Lock the folder and return what the run starts from: its checkpoint, or nothing.
 
         Raises:
@@ -130,16 +130,16 @@ class RunFolder:
         self._mirror.open(self.launchers)
         path = choose_checkpoint(config, self.launchers, self._torchruns)
         if path is not None:
-            resumed = read_checkpoint(path, overwrite=launch.overwrite)
+            start = read_checkpoint(path, overwrite=launch.overwrite)
             check_free(self.path, [name for name in LATE if may_write(config, name)])
-            return resumed
+            return start
         check_free(self.path, [p.name for p in self.path.iterdir() if may_write(config, p.name)])
         existing = find_checkpoints(self.path)
         if existing and not launch.overwrite:
             raise contains_a_run(self.path, existing)
-        return Resumed()
+        return StartPoint()
 
-    def claim(self, config: TrainConfig, resumed: Resumed, metadata: Content) -> None:
+    def claim(self, config: TrainConfig, start: StartPoint, metadata: Content) -> None:
         """Take the folder for the run; a new one first moves aside what the folder contained.
 
         `metadata` is the part of each checkpoint that stays the same.
@@ -147,19 +147,19 @@ class RunFolder:
         Raises:
             UserError: the folder is not writable, or the mirror is another start's by now.
         """
-        self._mirror.claim(resumed)
-        run = resumed.content["run"] if resumed.content else uuid4().hex
+        self._mirror.claim(start)
+        run = start.content["run"] if start.content else uuid4().hex
         resume = config.resume_file.name
         self._config = config
         self._metadata = {**metadata, "run": run, "launchers": self.launchers, "resume": resume}
-        self._keeps_previous = resumed.is_new or resumed.source == self.last  # no corrupt file
-        with write_errors(self.path, _ADVICE if resumed.is_new else "free some space"):
-            if resumed.is_new and config.launch.overwrite:
+        self._keeps_previous = start.is_new or start.source == self.last  # no corrupt file
+        with write_errors(self.path, _ADVICE if start.is_new else "free some space"):
+            if start.is_new and config.launch.overwrite:
                 set_aside(self.path)
-            elif resumed.source.name == resume != self.last.name:
-                delete_later(self.path, resumed)
+            elif start.source.name == resume != self.last.name:
+                delete_later(self.path, start)
 
-    def begin(self, data: PreparedData, state: TrainState, resumed: Resumed) -> None:
+    def begin(self, data: PreparedData, state: TrainState, start: StartPoint) -> None:
         """Save the run, so that a kill finds one to resume; then write its settings and its split.
 
         On return no thread writes.
@@ -167,11 +167,11 @@ class RunFolder:
         Raises:
             UserError: a new run can't be saved: what the folder contained is there again.
         """
-        self._unsaved |= resumed.due
-        if resumed.is_new or resumed.source != self.last or resumed.due:
+        self._unsaved |= start.due
+        if start.is_new or start.source != self.last or start.due:
             self.save(state)
         failure = self._finish_write()
-        if failure and resumed.is_new:
+        if failure and start.is_new:
             self._unsaved = {}
             settle(self.path)
             raise UserError(f"{failure}; {_ADVICE}")
@@ -180,7 +180,7 @@ class RunFolder:
             settle(self.path)  # what was moved aside
             save_config(self._config, self.path / "config.yaml")
             write_split(data.split, data.groups, self.path / "split.csv")
-            for name, text in resumed.files.items():
+            for name, text in start.files.items():
                 write_text(self.path / name, text, durable=True)
         self._mirror.saved()
         self._mirror.log_failures(waits=True)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unet_ddp.runs.resume import Resumed
+    from unet_ddp.runs.resume import StartPoint
 
 
 class Mirror:
@@ -28,7 +28,7 @@ class Mirror:
             UserError: another run is there, or there is none to resume.
         """
 
-    def claim(self, resumed: Resumed) -> None:
+    def claim(self, start: StartPoint) -> None:
         """Make this start the one that may write there; the folder still has what it had.
 
         Raises:

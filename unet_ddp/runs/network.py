@@ -17,7 +17,7 @@ from unet_ddp.network.batchnorm import count_as_sound
 from unet_ddp.network.precision import train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.plugins import is_built_in
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.training.own_network import try_network
 from unet_ddp.training.step import seed_all
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 
 def build_weights(
-    config: TrainConfig, spec: ModelSpec, data: PreparedData, resumed: Resumed, world: World
+    config: TrainConfig, spec: ModelSpec, data: PreparedData, start: StartPoint, world: World
 ) -> tuple[nn.Module, nn.Module | None]:
     """Return the network on the device: new, pretrained or with the weights of a file.
 
     With one of the user's own comes a second one, built and loaded alike.
     """
     state: State = {}
-    if resumed.weights is not None:
-        state, notes = resumed.weights.fit(spec.architecture, data.labels)
+    if start.weights is not None:
+        state, notes = start.weights.fit(spec.architecture, data.labels)
         spec.notes.extend(notes)
-    pretrained = None if resumed.content or resumed.weights else config.network.encoder_weights
+    pretrained = None if start.content or start.weights else config.network.encoder_weights
     if pretrained is not None:
 
         def download() -> None:

@@ -10,7 +10,7 @@ from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.distributed.world import World
 from unet_ddp.plugins import find
 from unet_ddp.runs.build import ModelSpec, build_state, new_schedule
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.settings import called, with_values
 from unet_ddp.training.guard import explain_out_of_memory
@@ -23,7 +23,7 @@ class RunBuilder:
 
     spec: ModelSpec
     data: PreparedData
-    resumed: Resumed
+    start: StartPoint
     """Takes the planners' notes and files."""
     world: World
     began: float
@@ -47,7 +47,7 @@ class RunBuilder:
             return self.state, loaders
         with explain_out_of_memory(config, self.world, "building"):
             self.state = build_state(
-                config, self.spec, self.data, self.resumed, loaders, self.world, self.parts
+                config, self.spec, self.data, self.start, loaders, self.world, self.parts
             )
         return self.state, loaders
 

@@ -16,7 +16,7 @@ from unet_ddp.checkpoints.run_files import find_checkpoints
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, count_of, join_some
 from unet_ddp.files.contents import check_format
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 
 _METADATA_OF_BEST = (
     "unet_ddp",
@@ -87,7 +87,7 @@ def read_state(folder: Path) -> SavedState | None:
     return None
 
 
-def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
+def read_checkpoint(path: Path, *, overwrite: bool) -> StartPoint:
     """Return the run to continue from `path`, or from the file before it if `path` is corrupt.
 
     Raises:
@@ -124,7 +124,7 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> Resumed:
         f"{count_of(position.step, 'step')} are done"
     )
     content, due, lost_best = _find_best(folder, content)
-    return Resumed(content, source, notes=notes, due=due, lost_best=lost_best)
+    return StartPoint(content, source, notes=notes, due=due, lost_best=lost_best)
 
 
 def no_checkpoint(path: Path) -> UserError:
@@ -183,15 +183,15 @@ def _find_best(folder: Path, content: Content) -> tuple[Content, dict[str, Conte
     return {**content, "best": {**best, "score": -math.inf, "epoch": 0}}, {}, lost
 
 
-def delete_later(folder: Path, resumed: Resumed) -> None:
+def delete_later(folder: Path, start: StartPoint) -> None:
     """Delete what came after the checkpoint that --overwrite goes back to, last.pt excepted."""
-    assert resumed.content is not None
-    kept = resumed.content["position"]["epoch"]
+    assert start.content is not None
+    kept = start.content["position"]["epoch"]
     for path in find_checkpoints(folder):
         number = path.stem.removeprefix("epoch_")
         is_later = number.isdecimal() and int(number) > kept
-        is_other = path.name == "best.pt" and not resumed.has_best
-        is_previous = path.name == "last.1.pt" and path != resumed.source
+        is_other = path.name == "best.pt" and not start.has_best
+        is_previous = path.name == "last.1.pt" and path != start.source
         if is_later or is_other or is_previous:
             path.unlink()
 

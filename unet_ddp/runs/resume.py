@@ -25,15 +25,15 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, check_installed, count_of, join_some, shorten, typed
 from unet_ddp.runs.run_parts import StartWeights
 from unet_ddp.runs.same_data import check_same_data
-from unet_ddp.settings import Kind, Typed, as_flag, names_of, pairs_of, with_values
+from unet_ddp.settings import Kind, Typed, as_flag, names_of, pairs_of, values_of, with_values
 from unet_ddp.training.state import TrainState
 
 _SHOWN = 80  # characters of a setting in a message
 
 
 @dataclass(frozen=True)
-class Resumed:
-    """The state that a run starts from."""
+class StartPoint:
+    """Where a run starts: at a checkpoint, at given weights, or at new ones."""
 
     content: Content | None = None
     """Checkpoint of the run to continue; None for a new run."""
@@ -70,10 +70,8 @@ class Resumed:
         """
         if self.content is None:
             return self._resolve_new(config, world)
-        autos = set()  # the run has chosen its own at its start
-        for name in ("learning_rate", "precision"):
-            if getattr(config.optimization, name) == "auto":
-                autos.add(name)
+        before = values_of(config)
+        autos = {name for name in ("learning_rate", "precision") if before[name] == "auto"}
         config = replace(config, given=config.given - autos)
         config = with_saved(config, self.content["config"])
         rate, precision = config.optimization.learning_rate, config.optimization.precision

@@ -26,7 +26,7 @@ from unet_ddp.metrics.scores import UNSCORED, Validation
 from unet_ddp.runs.ending import Ending
 from unet_ddp.runs.outlook import Outlook
 from unet_ddp.runs.record import RunRecord
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.service import ServiceWriter
 from unet_ddp.runs.writers import (
     OwnCallback,
@@ -64,7 +64,7 @@ class Tracker:
         world: World,
         stop: StopSignal,
         log_uncompiled: Callable[[Callable[[str], None]], None] | None,
-        resumed: Resumed,
+        start: StartPoint,
     ) -> None:
         self._log = console(world)
         self._guard = FiniteGuard(
@@ -85,7 +85,7 @@ class Tracker:
         self._record: RunRecord | None = None
         self._outlook: Outlook | None = None
         self._open_files = partial(open_files, config, state)
-        world.on_main(lambda: self._begin(config, data, loaders, resumed))
+        world.on_main(lambda: self._begin(config, data, loaders, start))
         self._log_uncompiled = log_uncompiled
         self.bar = tqdm(  # silent in a log file, where the line of each epoch is enough
             total=state.schedule.end,
@@ -97,10 +97,10 @@ class Tracker:
         )
 
     def _begin(
-        self, config: TrainConfig, data: PreparedData, loaders: Loaders, resumed: Resumed
+        self, config: TrainConfig, data: PreparedData, loaders: Loaders, start: StartPoint
     ) -> None:
         """Make what writes on the main process alone."""
-        self._record = RunRecord(config, data, self._world, self._log, is_new=resumed.is_new)
+        self._record = RunRecord(config, data, self._world, self._log, is_new=start.is_new)
         about = {"start": self._record.start, "tracked": self._record.find_tracked()}
         self._writers += open_named(config, self._state, loaders, self._log, **about)
         for writer in self._writers:

@@ -273,5 +273,5 @@ def sum_all(*groups: dict[str, Tensor]) -> list[dict[str, Tensor]]:
                 )
             vectors.append(sums)
     total = sum_over_ranks(torch.cat(vectors))
-    parts = iter(torch.split(total, [*map(len, vectors)]))
-    return [dict(zip(group, parts, strict=False)) for group in groups]
+    chunks = iter(torch.split(total, [*map(len, vectors)]))
+    return [dict(zip(group, chunks, strict=False)) for group in groups]

@@ -159,8 +159,8 @@ def follow(snapshot: Snapshot, before: list[Tensor], now: list[Tensor]) -> Snaps
 
 def unflatten(values: Tensor, like: list[Tensor]) -> list[Tensor]:
     """Return views of flat `values` (values,) with the shapes of tensors."""
-    parts = torch.split(values, [tensor.numel() for tensor in like])
-    return [part.view_as(tensor) for part, tensor in zip(parts, like, strict=True)]
+    chunks = torch.split(values, [tensor.numel() for tensor in like])
+    return [chunk.view_as(tensor) for chunk, tensor in zip(chunks, like, strict=True)]
 
 
 def copies_of(snapshot: Snapshot) -> dict[Tensor, Tensor]:

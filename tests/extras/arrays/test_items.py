@@ -20,8 +20,8 @@ import unet_ddp
 from tests.conftest import make_set
 from tests.ranks import call_main, call_train
 from unet_ddp.data.matching import find_pairs
-from unet_ddp.data.pairs import Places
-from unet_ddp.data.readers.read import Source, read_mask
+from unet_ddp.data.pairs import DataPaths
+from unet_ddp.data.readers.read import RasterFile, read_mask
 from unet_ddp.extras.arrays.item_files import remove_others, write_items
 from unet_ddp.extras.arrays.item_kind import ItemKind
 from unet_ddp.extras.arrays.items import Column, Items
@@ -235,7 +235,7 @@ def test_a_folder_of_that_name_is_a_folder(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(make_set(tmp_path, 2))
     Path("imgs").rename("cells:rows")
     assert len(find_pairs(Path("cells:rows"), Path("masks"))) == 2
-    assert not ItemKind().claims(Places(Path("C:/imgs"), Path("D:masks/x")))
+    assert not ItemKind().claims(DataPaths(Path("C:/imgs"), Path("D:masks/x")))
 
 
 def test_the_doctor_describes_a_data_set(module: Callable[[str], None]) -> None:
@@ -320,7 +320,7 @@ def test_arrays_are_written_once_and_by_content(tmp_path: Path) -> None:
     assert write_items(*how) == (folder, "")
     other, _ = write_items(Items(Column("images", IMAGES), Column("masks", MASKS * 2)), tmp_path)
     assert {*tmp_path.iterdir()} == {folder, other, tmp_path / ".arrays-cd34"}
-    with Source(folder / "images/3.npy") as source:
+    with RasterFile(folder / "images/3.npy") as source:
         assert source.header.size == (24, 32)
     assert np.array_equal(read_mask(other / "masks/3.npy"), 2 * MASKS[3])
 

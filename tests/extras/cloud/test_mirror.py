@@ -39,7 +39,7 @@ from unet_ddp.extras.cloud import (
 from unet_ddp.extras.cloud.pointer import find_newest
 from unet_ddp.files import write_text
 from unet_ddp.runs.folder import RunFolder
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.training.state import TrainState
 
 FILES = {"config.yaml", "split.csv", "last.json"}
@@ -54,7 +54,7 @@ class Machine:
         self.lines: list[str] = []
 
     @contextmanager
-    def opened(self, save_every: int = 0, **launch: Any) -> Iterator[tuple[RunFolder, Resumed]]:
+    def opened(self, save_every: int = 0, **launch: Any) -> Iterator[tuple[RunFolder, StartPoint]]:
         """The folder, not claimed, and what the run starts from."""
         self.monkeypatch.setenv("XDG_CACHE_HOME", str(self.cache))
         config = config_of(self.address, **launch)
@@ -69,7 +69,7 @@ class Machine:
             self.claim(folder, resumed)
             yield folder
 
-    def claim(self, folder: RunFolder, resumed: Resumed) -> None:
+    def claim(self, folder: RunFolder, resumed: StartPoint) -> None:
         about = {name: SAVED[name] for name in ABOUT}
         folder.claim(self.config, resumed, about)
         if resumed.is_new:
@@ -79,7 +79,7 @@ class Machine:
             with mock.patch.object(mirror.CloudMirror, "log_failures"):  # nor waits for the copy
                 folder.begin(make_data(), make_state(), resumed)
 
-    def resumed(self, **launch: Any) -> Resumed:
+    def resumed(self, **launch: Any) -> StartPoint:
         with self.opened(**launch) as (_, resumed):
             return resumed
 

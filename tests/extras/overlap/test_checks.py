@@ -20,6 +20,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.matching import Report, find_pairs
 from unet_ddp.errors import UserError
+from unet_ddp.extras.overlap.checks import check_packed_classes
 
 IDS = (1, 2, 3, 4)
 
@@ -185,17 +186,18 @@ def test_a_pack_has_the_classes_of_the_network(folder: Path, tmp_path: Path) -> 
         pack(configure(folder, "--overlap"), tmp_path / "p"), parts=DATA_PARTS, seed=0
     ).split.validation
     for labels, found in ((own.labels, pairs), (other.labels, other.split.validation)):
-        labels.check_pairs(found, "p")
+        check_packed_classes(found, labels, "p")
     with pytest.raises(UserError) as raised:
-        other.labels.check_pairs(pairs, "p")
+        check_packed_classes(pairs, other.labels, "p")
     assert str(raised.value) == (
         "p: the classes of its masks are organ, tumour, vessel, those of the network vessel, organ, tumour: pack "
         "masks of these classes in this order, or use --images and --masks with the folders"
     )
     unnamed = Labels.from_dict(own.labels.to_dict() | {"names": None})
-    unnamed.check_pairs(pairs, "p")
+    check_packed_classes(pairs, unnamed, "p")
+    two = Labels.from_dict(unnamed.to_dict() | {"values": [1, 2]})
     with pytest.raises(UserError, match="vessel, those of the network 1, 2: pack"):
-        Labels.from_dict(unnamed.to_dict() | {"values": [1, 2]}).check_pairs(pairs, "p")
+        check_packed_classes(pairs, two, "p")
 
 
 def test_masks_that_lack(folder: Path) -> None:

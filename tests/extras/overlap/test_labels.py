@@ -100,7 +100,7 @@ def test_outlines_are_drawn_and_the_inside_is_not() -> None:
     labels = make_labels(2)
     drawn = labels.layer(labels.to_ids(values, PATH))
     assert drawn[2, 2:20].tolist() == [0] * 18 and drawn[27, 10:28].tolist() == [1] * 18
-    assert drawn[5, 5] not in labels.drawn and drawn[14, 14] not in labels.drawn
+    assert drawn[5, 5] not in labels.foreground and drawn[14, 14] not in labels.foreground
     regions = [*labels.regions(labels.to_ids(values, PATH))]
     assert [int(each.counted.sum()) for each in regions] == [18 * 18] * 2
 

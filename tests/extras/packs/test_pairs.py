@@ -65,8 +65,8 @@ def test_all_kinds_of_sets_answer_alike(tmp_path: Path, names_groups: bool) -> N
         assert pairs.sides().tolist() == ([2, 1, 1, 2, 1, 1] if names_groups else [0] * 6)
         assert list(part.names()) == [pair.name for pair in pairs if pair in list(part)]
         assert pairs.rows_of(part).tolist() == [1, 2, 5] and len(pairs[4:]) == 2
-        assert list(part.sources()) == (["x", "x", "y"] if names_groups else [None] * 3)
-        assert [pair.source for pair in part] == list(part.sources())
+        assert list(part.texts("source")) == (["x", "x", "y"] if names_groups else [""] * 3)
+        assert [pair.source or "" for pair in part] == list(part.texts("source"))
         assert pairs[0].group is None and pairs[4:][1].name == pairs[5].name
         assert read_files(part) == read_files(here.select(chosen))
     assert here.scanned is None and there.scanned is None

@@ -33,7 +33,7 @@ from unet_ddp.network.architecture import choose_architecture
 from unet_ddp.network.precision import Precision
 from unet_ddp.runs.build import choose_model
 from unet_ddp.runs.plan import RunBuilder
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.training.losses import SegmentationLoss
 
@@ -245,8 +245,8 @@ def test_auto_is_settled_with_a_probe_of_the_run(
     data = make_data(crop_size=crop)
     for ema, checkpointing in ((0.0, False), (0.9, True)):
         config = replace(new_config(ema=ema), network=NetworkConfig(checkpointing=checkpointing))
-        model = choose_model(config, data, Resumed(), World().device, parts=RunParts())
-        plan(config, RunBuilder(model, data, Resumed(), World(), 0.0, RunParts()))
+        model = choose_model(config, data, StartPoint(), World().device, parts=RunParts())
+        plan(config, RunBuilder(model, data, StartPoint(), World(), 0.0, RunParts()))
         probe = asked.pop()
         assert probe.architecture is model.architecture and probe.loss is model.loss
         assert probe.preprocessing is model.preprocessing and probe.precision is model.precision
@@ -254,25 +254,25 @@ def test_auto_is_settled_with_a_probe_of_the_run(
         assert (probe.checkpointing, probe.has_average) == (checkpointing, ema > 0)
 
 
-RUN = Resumed({"images_per_step": 16})
+RUN = StartPoint({"images_per_step": 16})
 
 
 @pytest.mark.parametrize(
     ("resumed", "options", "count", "processes", "asked", "expected"),
     [
-        (Resumed(), {}, 100, 1, (16, 16), (2, 8, None)),
-        (Resumed(), {}, 100, 3, (5, 5), (1, 5, None)),  # 15 of 16 images
-        (Resumed(), {}, 7, 2, (3, 3), (1, 3, None)),  # no more than there are
-        (Resumed(), {}, 1, 2, (1, 1), (1, 1, None)),
-        (Resumed(), {"images_per_step": 24}, 9, 2, (12, 12), (2, 6, None)),
-        (Resumed(), {"accumulate": 4}, 100, 1, (16, 16), (2, 8, None)),
+        (StartPoint(), {}, 100, 1, (16, 16), (2, 8, None)),
+        (StartPoint(), {}, 100, 3, (5, 5), (1, 5, None)),  # 15 of 16 images
+        (StartPoint(), {}, 7, 2, (3, 3), (1, 3, None)),  # no more than there are
+        (StartPoint(), {}, 1, 2, (1, 1), (1, 1, None)),
+        (StartPoint(), {"images_per_step": 24}, 9, 2, (12, 12), (2, 6, None)),
+        (StartPoint(), {"accumulate": 4}, 100, 1, (16, 16), (2, 8, None)),
         (RUN, {"images_per_step": 16, "accumulate": 4}, 100, 1, (16, 4), (2, 8, None)),
         (RUN, {"images_per_step": 16, "accumulate": 3}, 100, 1, (16, 16), (2, 8, None)),
     ],
 )
 def test_auto_becomes_numbers(
     monkeypatch: pytest.MonkeyPatch,
-    resumed: Resumed,
+    resumed: StartPoint,
     options: dict[str, Any],
     count: int,
     processes: int,
@@ -286,9 +286,9 @@ def test_auto_becomes_numbers(
         return expected[0]
 
     monkeypatch.setattr(batch_size, "find_batch_size", find)
-    config, data, resumed = new_config(**options), make_data(), Resumed(resumed.content)
+    config, data, resumed = new_config(**options), make_data(), StartPoint(resumed.content)
     data = replace(data, split=replace(data.split, training=[data.split.training[0]] * count))
-    model = choose_model(new_config(), data, Resumed(), World().device, parts=RunParts())
+    model = choose_model(new_config(), data, StartPoint(), World().device, parts=RunParts())
     settled = plan(config, RunBuilder(model, data, resumed, World(size=processes), 0.0, RunParts()))
     assert found == [asked]
     assert tuple(settled.values()) == expected

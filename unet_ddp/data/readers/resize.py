@@ -34,11 +34,11 @@ def resize_area(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     if size[0] <= pixels.shape[0] and size[1] <= pixels.shape[1]:
         method = cv2.INTER_AREA
         at_once = _AREA_BANDS
-    parts = []
+    chunks = []
     for first in range(0, pixels.shape[2], at_once):
         bands = np.ascontiguousarray(pixels[..., first : first + at_once])
-        parts.append(np.atleast_3d(cv2.resize(bands, size[::-1], interpolation=method)))
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
+        chunks.append(np.atleast_3d(cv2.resize(bands, size[::-1], interpolation=method)))
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks, axis=2)
 
 
 def resize_nearest(pixels: Pixels, size: tuple[int, int]) -> Pixels:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from unet_ddp.data.matching import Report
-from unet_ddp.data.pairs import Pair, PairKind, Pairs, Places
+from unet_ddp.data.pairs import DataPaths, Pair, PairKind, Pairs
 from unet_ddp.errors import UserError
 from unet_ddp.plugins import names_object
 
@@ -23,21 +23,21 @@ GIVEN: dict[str, Items] = {}
 class ItemKind(PairKind):
     """Items of a data set, or of a sequence of images and one of masks."""
 
-    def claims(self, places: Places) -> bool:
+    def claims(self, paths: DataPaths) -> bool:
         """Return whether a place is an object in a module, or data that Python has given."""
-        is_given = str(places.images) in GIVEN
-        return is_given or names_object(places.images) or names_object(places.masks)
+        is_given = str(paths.images) in GIVEN
+        return is_given or names_object(paths.images) or names_object(paths.masks)
 
-    def find(self, places: Places, report: Report) -> Pairs:
+    def find(self, paths: DataPaths, report: Report) -> Pairs:
         """Return all items, each read once."""
         from unet_ddp.extras.arrays.item_pairs import find_items
         from unet_ddp.extras.arrays.items import Items
 
-        given = GIVEN.get(str(places.images))
+        given = GIVEN.get(str(paths.images))
         if given is not None:
             return find_items(given)
         images, masks = (
-            None if each is None else str(each) for each in (places.images, places.masks)
+            None if each is None else str(each) for each in (paths.images, paths.masks)
         )
         for each, other in ((images, masks), (masks, images)):
             if not names_object(each) and each is not None:

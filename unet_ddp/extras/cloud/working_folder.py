@@ -20,7 +20,7 @@ from unet_ddp.extras.cloud.pointer import COPIED, Pointer, StoredRun, hash_file
 from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.runs.mirror import Mirror
 from unet_ddp.runs.recovery import contains_a_run
-from unet_ddp.runs.resume import Resumed
+from unet_ddp.runs.resume import StartPoint
 
 MAKE_ROOM = "make room, or name another folder with XDG_CACHE_HOME"
 
@@ -85,13 +85,13 @@ class WorkingFolder(Mirror):
         if launch.resume is not None and not (self.path / file).is_file():
             self._copy({file} & names)
 
-    def claim(self, resumed: Resumed) -> None:
+    def claim(self, start: StartPoint) -> None:
         """Make this start the one that may write at the address; see `Mirror.claim`."""
         address = self.run.address
         with write_errors(self.path, MAKE_ROOM):
             write_text(self._token_file, "\n".join(self._tokens))
         how: dict[str, Any] = {}
-        if resumed.is_new:
+        if start.is_new:
             how = {"is_replaced": bool(self._found.saves), "stale": self._found.files}
         elif self._found.is_replaced and self._has_newest():  # the run before comes back
             how = {"is_replaced": False, "stale": ()}
@@ -104,7 +104,7 @@ class WorkingFolder(Mirror):
                 f"{address}: another run has begun or continued there at this moment; choose another "
                 "folder with --exp-name NAME, or stop it and use --resume"
             ) from None
-        if resumed.is_new:
+        if start.is_new:
             self._keep_unsaved()
         self.log(f"{address}: put from {self.path} after each save")
 

@@ -110,12 +110,7 @@ class ObjectLabels(Labels):
         """Empty: a value is a number."""
         return {}
 
-    drawn = foreground = bodies
-
-    @property
-    def score_names(self) -> Sequence[str]:
-        """Names of the classes of objects."""
-        return self.class_names[1:-1]
+    foreground = bodies
 
     @property
     def mask_suffix(self) -> str:
@@ -177,7 +172,7 @@ class ObjectLabels(Labels):
             return
         expected = "numbers of objects, 1 or more"
         if self.has_classes:
-            names = ", ".join(self.score_names)[:99]
+            names = ", ".join(self.foreground_names)[:99]
             expected = f"class * {CLASS_STEP} + number, both from 1 on, of {names}"
         raise UserError(f"{find_path(int(wrong[0]))}: value {wrong[0]}; expected {expected}")
 

@@ -13,7 +13,7 @@ import numpy as np
 from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import Source
+from unet_ddp.data.readers.read import RasterFile
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.prediction.config import PredictConfig
@@ -22,7 +22,7 @@ from unet_ddp.prediction.prediction import Prediction
 
 
 class _Table(Output):
-    def check(self, images: Mapping[Source, bool]) -> None:
+    def check(self, images: Mapping[RasterFile, bool]) -> None:
         """Refuse a network for classes."""
         if not isinstance(self.labels, ObjectLabels):
             raise UserError(
@@ -68,8 +68,8 @@ class CountTable(_Table):
     def __init__(self, config: PredictConfig, labels: Labels, image_format: ImageFormat) -> None:
         super().__init__(config, labels, image_format)
         columns = ["image", "objects", "area", "mean_area", "share"]
-        if isinstance(labels, ObjectLabels) and len(labels.score_names) > 1:
-            columns += [f"objects_{name}" for name in labels.score_names]
+        if isinstance(labels, ObjectLabels) and labels.has_classes:
+            columns += [f"objects_{name}" for name in labels.foreground_names]
         self.header = format_row(columns)
 
     def record(self, image: ImageFiles, prediction: Prediction) -> str:
@@ -79,7 +79,7 @@ class CountTable(_Table):
         """
         labels = cast(ObjectLabels, self.labels)
         classes, numbers = labels.split_values(prediction.mask)
-        areas = [np.bincount(numbers[classes == k]) for k in range(1, 1 + len(labels.score_names))]
+        areas = [np.bincount(numbers[classes == k]) for k in labels.bodies]
         counts = [int(np.count_nonzero(each)) for each in areas]
         count, area = sum(counts), int(np.sum([each.sum() for each in areas]))
         mean = f"{area / count:.2f}" if count else ""

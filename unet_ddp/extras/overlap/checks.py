@@ -11,11 +11,13 @@ from typing import cast
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import MaskValues
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import unpack_colour
 from unet_ddp.data.matching import Report
 from unet_ddp.data.names import is_hidden
+from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.bands import IGNORED_CODE
-from unet_ddp.errors import join_some
+from unet_ddp.errors import UserError, join_some
 from unet_ddp.extras.overlap.folders import (
     ClassFolderPairs,
     class_files,
@@ -160,3 +162,22 @@ def _find_empty(root: Path) -> list[str]:
         for path in found
         if not is_hidden(path.name)
     ]
+
+
+def check_packed_classes(pairs: Pairs, labels: Labels, place: str) -> None:
+    """Refuse a pack whose bits are other classes; of folders, `OverlapLabels.to_ids` finds them by name.
+
+    Raises:
+        UserError: they are; it names the pack's `place`.
+    """
+    found = pairs.class_names
+    if not found or isinstance(pairs, ClassFolderPairs):
+        return
+    if labels.names is None and len(found) == labels.num_classes:
+        return
+    if labels.names != found:
+        raise UserError(
+            f"{place}: the classes of its masks are {', '.join(found)}, those of the network "
+            f"{', '.join(labels.class_names)}: pack masks of these classes in this order, or use --images and "
+            "--masks with the folders"
+        )

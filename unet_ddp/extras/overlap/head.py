@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class Sigmoid:
     """Each class by itself: it is where its probability reaches its threshold."""
 
+    decision = "each class from its own threshold on"
+
     def __init__(self, labels: Labels) -> None:
         assert isinstance(labels, OverlapLabels)
         # The inverse of the sigmoid.

@@ -26,11 +26,10 @@ from unet_ddp.data.masks import (
     unpack_colour,
     voc_colour,
 )
-from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.errors import Limit, UserError, join_some
 from unet_ddp.extras.overlap.bits import MOST_CLASSES, SMALL, dtype_of, find_plane, join_planes
-from unet_ddp.extras.overlap.folders import ClassFolderPairs, class_folders, split_marked
+from unet_ddp.extras.overlap.folders import class_folders, split_marked
 
 IGNORED_BIT = 1 << MOST_CLASSES
 """Of a mask's values, in which bit k is class k."""
@@ -48,8 +47,6 @@ class OverlapLabels(Labels):
     kind: ClassVar[str] = "overlapping classes"
     head_name: ClassVar[str] = "sigmoid"
     may_overlap: ClassVar[bool] = True
-    decision: ClassVar[str] = "each class from its own threshold on"
-    mask_output: ClassVar[str] = "class_masks"
     layer_opacity: ClassVar[int] = 100
 
     # Not in `repr`, by which samples in the cache are found: it says nothing of them.
@@ -79,11 +76,6 @@ class OverlapLabels(Labels):
     ) -> OverlapLabels:
         """Return the labels of so many classes."""
         return cls(tuple(1 << k for k in range(count)), rgb, ignore, names=names, void=void)
-
-    @property
-    def is_binary(self) -> bool:
-        """Always False: there is no background."""
-        return False
 
     @property
     def num_ids(self) -> int:
@@ -153,20 +145,6 @@ class OverlapLabels(Labels):
                 f"{', '.join(self.names)}: give it a folder for each, with a black mask if a class occurs nowhere"
             )
         return [folders.index(name) for name in self.names]
-
-    def check_pairs(self, pairs: Pairs, place: str) -> None:
-        """Refuse a pack whose bits are other classes; of folders, `_find_bits` finds them by name."""
-        found = pairs.class_names
-        if not found or isinstance(pairs, ClassFolderPairs):
-            return
-        if self.names is None and len(found) == self.num_classes:
-            return
-        if self.names != found:
-            raise UserError(
-                f"{place}: the classes of its masks are {', '.join(found)}, those of the network "
-                f"{', '.join(self.class_names)}: pack masks of these classes in this order, or use --images and "
-                "--masks with the folders"
-            )
 
     def from_file(self, codes: Codes, path: Path) -> Mask:
         """Return the bit fields of a mask's values."""

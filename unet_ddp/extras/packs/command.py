@@ -29,7 +29,7 @@ from unet_ddp.cli.recipes import naming_recipe
 from unet_ddp.config import DataConfig, LaunchConfig, TrainConfig, all_but
 from unet_ddp.config.data import POSITIVE, N
 from unet_ddp.data.matching import Report
-from unet_ddp.data.pairs import SIDES
+from unet_ddp.data.pairs import Column
 from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.data.splits import OWN_FOLDER
 from unet_ddp.distributed.device import usable_cores
@@ -166,14 +166,12 @@ def _index_columns(table: Table, places: NDArray[np.uint32]) -> dict[str, NDArra
     """Return the columns of the index."""
     columns = {name: column[:] for name, column in table.columns.items()}
     columns["place"] = places
-    columns |= _text_column("name", [pair.name for pair in table.pairs])
-    groups = [pair.group or "" for pair in table.pairs]
-    if any(groups):
-        columns |= _text_column("group", groups)
-    sources = [pair.source or "" for pair in table.pairs]
-    if any(sources):
-        columns |= _text_column("source", sources)
-    sides = np.array([SIDES.index(pair.side) for pair in table.pairs], np.uint8)
+    of_texts: tuple[Column, ...] = ("name", "group", "source")
+    for name in of_texts:
+        texts = [*table.pairs.texts(name)]
+        if any(texts):
+            columns |= _text_column(name, texts)
+    sides = table.pairs.sides()
     if sides.any():
         columns["side"] = sides
     return columns

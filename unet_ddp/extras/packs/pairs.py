@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import Any, overload
 
@@ -18,7 +19,7 @@ from tqdm import tqdm
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.memory import remove_unused
-from unet_ddp.data.pairs import SIDES, Pair, Pairs
+from unet_ddp.data.pairs import SIDES, Column, Pair, Pairs
 from unet_ddp.data.remote_pairs import RemotePairs
 from unet_ddp.errors import UserError, hides_bars
 from unet_ddp.extras.cloud import NotFoundError, Url, find_stamp
@@ -91,7 +92,7 @@ class Pack:
         mask = as_path(f"{shard}#{mask_block * BLOCK}+{mask_bytes}/{member}{mask_suffix}")
         version = int(self.digest[:15], 16)
         stamps = (image_bytes, version), (mask_bytes, version)
-        return Pair(name, image, mask, group or None, SIDES[side], stamps, source or None)
+        return Pair(name, image, mask, group or None, SIDES[side] or None, stamps, source or None)
 
     def texts(self, column: str, rows: NDArray[np.uint32]) -> Iterator[str]:
         """Yield the texts of rows, which are in rising order."""
@@ -137,29 +138,14 @@ class PackedPairs(RemotePairs):
         """The names of the classes' folders that were packed."""
         return self.pack.index.class_names
 
-    def names(self) -> Iterator[str]:
-        """Yield the names."""
-        return self.pack.texts("name", self.rows)
-
-    def groups(self) -> Iterator[str] | None:
-        """Return the groups that a list gave, or the names of pairs without; None if it gave none."""
-        if "group" not in self.pack.columns:
-            return None
-        groups = self.pack.texts("group", self.rows)
-        return (group or name for group, name in zip(groups, self.names(), strict=True))
-
-    def sources(self) -> Iterator[str | None]:
-        """Yield where each image is from; None where no list said so."""
-        if "source" not in self.pack.columns:
-            return iter([None] * len(self))
-        return (source or None for source in self.pack.texts("source", self.rows))
-
-    def sides(self) -> NDArray[np.uint8]:
-        """Return the place in `SIDES` of the side that a list gave to each."""
-        if "side" not in self.pack.columns:
-            return np.zeros(len(self), np.uint8)
-        sides: NDArray[np.uint8] = self.pack.columns["side"][:][self.rows]
-        return sides
+    def texts(self, column: Column) -> Iterator[str]:
+        """Yield a column of the pairs; empty where no list gave any."""
+        if column not in self.pack.columns:
+            return repeat("", len(self))
+        if column == "side":
+            sides = self.pack.columns["side"][:][self.rows].tolist()
+            return (SIDES[side] for side in sides)
+        return self.pack.texts(column, self.rows)
 
     def select(self, chosen: NDArray[np.bool_]) -> PackedPairs:
         """Return the chosen ones, sorted by name."""

@@ -42,7 +42,7 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
     images than there are to train on, unless --images-per-step asks for more.
     """
     options, size = config.optimization, builder.world.size
-    spec, data, resumed = builder.spec, builder.data, builder.resumed
+    spec, data, start = builder.spec, builder.data, builder.start
     probe = BatchSizeProbe(
         spec.architecture,
         spec.preprocessing,
@@ -56,9 +56,9 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
     usual = max(size, min(USUAL_STEP, len(data.split.training)) // size * size)
     images = options.images_per_step or usual
     share = images // size
-    keeps = not resumed.is_new and share % options.accumulate == 0
-    start = share // options.accumulate if keeps else share
-    batch_size = find_batch_size(probe, builder.world, share, start=start)
+    keeps = not start.is_new and share % options.accumulate == 0
+    largest = share // options.accumulate if keeps else share
+    batch_size = find_batch_size(probe, builder.world, share, start=largest)
     accumulate = share // batch_size
     each = count_of(size, "process")
     note = f"batch size auto: {count_of(batch_size, 'image')} at once on each of {each}"
@@ -67,7 +67,7 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
             f", {accumulate} times per step for {images}; batch statistics and Dice are those of "
             f"{batch_size * size} images"
         )
-    resumed.notes.append(note)
+    start.notes.append(note)
     return {"batch_size": batch_size, "accumulate": accumulate, "images_per_step": None}
 
 

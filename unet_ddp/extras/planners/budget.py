@@ -34,7 +34,7 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
     Raises:
         UserError: not one does.
     """
-    if not builder.resumed.is_new:
+    if not builder.start.is_new:
         return {}
     given = str(config.launch.budget)
     budget = parse_time(given)
@@ -53,7 +53,7 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
     times = len(data.split.validation) / max(1, len(data.split.validated))
     pace = Pace(step, state.steps_per_epoch, validation, times * validation)
     epochs = world.on_main(lambda: pace.count_epochs(budget, time.monotonic() - builder.began))
-    builder.resumed.notes.append(
+    builder.start.notes.append(
         f"--budget {given}: {count_of(epochs, 'epoch')} of about {describe_time(pace.epoch)} "
         f"({describe_time(pace.step)} a step, {describe_time(pace.validation)} to validate)"
     )

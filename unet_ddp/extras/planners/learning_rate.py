@@ -41,13 +41,13 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
     Raises:
         UserError: its losses show no rate.
     """
-    began, resumed = time.perf_counter(), builder.resumed
+    began, start = time.perf_counter(), builder.start
     with trying(builder, config) as (state, loaders):
         points = measure_losses(state, loaders, config.optimization)
     rate = builder.world.on_main(lambda: choose_rate(points))
     rows = (f"{rate!r},{loss!r}\n" for rate, loss in points)
-    resumed.files["learning_rate.csv"] = "".join(["learning_rate,loss\n", *rows])
-    resumed.notes.append(
+    start.files["learning_rate.csv"] = "".join(["learning_rate,loss\n", *rows])
+    start.notes.append(
         f"--learning-rate auto: {rate:g}, at which the loss had fallen half its way in {STEPS} steps "
         f"from {LOWEST:g} to {HIGHEST:g} ({describe_time(time.perf_counter() - began)})"
     )

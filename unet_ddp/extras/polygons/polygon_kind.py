@@ -10,7 +10,7 @@ from pathlib import Path
 
 from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.matching import Files, Report, match_folders, read_list
-from unet_ddp.data.pairs import Pair, PairKind, Pairs, Places, Stamp
+from unet_ddp.data.pairs import DataPaths, Pair, PairKind, Pairs, Stamp
 from unet_ddp.data.readers.read import can_read
 from unet_ddp.errors import UserError
 from unet_ddp.files import is_address
@@ -26,37 +26,37 @@ _FIRST = 100  # files
 class PolygonKind(PairKind):
     """Images with one file of polygons, with a folder of such files, or with a list that names some."""
 
-    def claims(self, places: Places) -> bool:
+    def claims(self, paths: DataPaths) -> bool:
         """Return whether the masks' place is, contains or lists such a file."""
-        masks = places.masks
-        if places.listed is not None:
-            return _names_labels(places.listed)
-        if masks is None or places.images is None:
+        masks = paths.masks
+        if paths.listed is not None:
+            return _names_labels(paths.listed)
+        if masks is None or paths.images is None:
             return False
         if is_address(masks) or not masks.is_dir():
             return is_labels(masks.suffix)
-        if masks != places.images and _begins_with_image(masks):
+        if masks != paths.images and _begins_with_image(masks):
             return False
         for _, _, names in os.walk(masks):  # the first folder with files of either kind decides
             suffixes = {Path(name).suffix.lower() for name in names}
             if any(map(is_labels, suffixes)):
-                return masks == places.images or not any(map(can_read, suffixes))
+                return masks == paths.images or not any(map(can_read, suffixes))
             if any(map(can_read, suffixes)):
                 break
         return False
 
-    def find(self, places: Places, report: Report) -> Pairs:
+    def find(self, paths: DataPaths, report: Report) -> Pairs:
         """Return the pairs, each mask burnt when it is read."""
-        if places.listed is not None:
-            pairs = read_list(places.listed, report)
+        if paths.listed is not None:
+            pairs = read_list(paths.listed, report)
         else:
-            refuse_addresses(places.images, places.masks)
-            pairs = match_folders(places, report, _give_to_all, _list_labels)
+            refuse_addresses(paths.images, paths.masks)
+            pairs = match_folders(paths, report, _give_to_all, _list_labels)
         if not any(is_labels(real_file(pair.mask).suffix) for pair in pairs):
             return pairs
         from unet_ddp.extras.polygons.polygon_pairs import burn_pairs
 
-        return burn_pairs(pairs, places)
+        return burn_pairs(pairs, paths)
 
     def collect(self, pairs: Sequence[Pair]) -> Pairs | None:
         """Return the set of pairs if any mask is burnt when it is read."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from unet_ddp.config import DataConfig
-from unet_ddp.data.pairs import Pairs, Places, find_stamp
+from unet_ddp.data.pairs import DataPaths, Pairs, find_stamp
 from unet_ddp.data.readers.base import as_user_error
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.polygons.burnt_mask import BurntMask, parse
@@ -32,13 +32,13 @@ class PolygonPairs(Pairs):
         return next((list_names(open_layer(mask.labels), mask) for mask in masks if mask), ())
 
 
-def burn_pairs(pairs: Pairs, places: Places) -> Pairs:
+def burn_pairs(pairs: Pairs, paths: DataPaths) -> Pairs:
     """Return pairs in which masks of polygons are burnt onto their images when they are read.
 
     Raises:
         UserError: a file of polygons can't be read, its classes are none, or no image has polygons on it.
     """
-    config = places.config or DataConfig()
+    config = paths.config or DataConfig()
     how = config.class_field, config.overlap, config.ignore_index
     files = {pair: real_file(pair.mask) for pair in pairs}  # also of a run's split.csv
     labels = {pair: path for pair, path in files.items() if is_labels(path.suffix)}
@@ -52,7 +52,7 @@ def burn_pairs(pairs: Pairs, places: Places) -> Pairs:
                 f"{path}, for {pair.image}: was listed with another --class-field, {known}; use that, too"
             )
     layers = {path: open_layer(path) for path in dict.fromkeys(labels.values())}
-    names = name_layers(layers.values(), config, places.names)
+    names = name_layers(layers.values(), config, paths.names)
     for pair, path in labels.items():
         with as_user_error(path):
             stamps = [*map(find_stamp, (pair.image, *find_files(path)))]

@@ -16,6 +16,7 @@ from typing import Any
 from unet_ddp import __version__
 from unet_ddp.evaluation.results import COLUMNS, Evaluation
 from unet_ddp.extras.report.gallery import Picture, legend
+from unet_ddp.heads import find_head
 from unet_ddp.metrics.scores import show
 
 _MOST_CLASSES = 40  # of a confusion matrix on the page
@@ -64,6 +65,7 @@ def render(page: Page) -> str:
     html: str = open_template("page.html.jinja").render(
         page=page,
         evaluation=evaluation,
+        decision=find_head(evaluation.labels).decision if evaluation else "",
         legend=legend(evaluation.labels) if evaluation else [],
         columns=list(COLUMNS),
         history=[*page.comparison, *history_charts(page.history, page.range_test)],

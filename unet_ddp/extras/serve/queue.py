@@ -56,7 +56,7 @@ class PredictionQueue:
         self.batch_size = config.batch_size or (8 if predictor.device.type == "cuda" else 1)
         self._waiting: deque[Waiting] = deque()
         asked = replace(config, overwrite=True, polygons=str(folder / "polygons.json"))
-        if predictor.labels.mask_output != "mask":  # it has a PNG for each class, but one TIFF
+        if predictor.labels.may_overlap:  # it has a PNG for each class, but one TIFF
             asked = replace(asked, mask_format="tif")
         self._outputs = open_outputs(asked, predictor.labels, predictor.format)
         self._job = Job(asked, World(), [], predictor, self._outputs)

@@ -39,11 +39,10 @@ def plan_shares(config: DataConfig, training: Pairs) -> SharedOrder:
         UserError: an image has no source, a source no share, or a share no images.
     """
     shares, place = config.read_shares(), config.pairs_file or config.images
-    found: dict[str | None, list[int]] = {}
-    for row, source in enumerate(training.sources()):
-        found.setdefault(source, []).append(row)
-    nameless = found.pop(None, [])
-    rows = {name: indices for name, indices in found.items() if name is not None}
+    rows: dict[str, list[int]] = {}
+    for row, source in enumerate(training.texts("source")):
+        rows.setdefault(source, []).append(row)
+    nameless = rows.pop("", [])
     if not rows:
         raise UserError(f"--shares: {place} has no column source; add one, with a name in each row")
     if nameless:
