@@ -15,7 +15,7 @@ from unet_ddp.checks.near_duplicates import Copies, confirm, find_copies
 from unet_ddp.checks.scan import read_image_metadata
 from unet_ddp.checks.table import Table
 from unet_ddp.data.pairs import Pair, Pairs
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.data.splits import Split
 
 
@@ -69,7 +69,7 @@ def test_an_edge_without_data_makes_no_images_alike(
         place = np.kron(rng.uniform(1000, 1010, (8, 8)), np.ones((4, 4))).astype(np.float32)
         place[:12] = -9999
         np.save(tmp_path / "x.npy", place)
-        metadata = read_image_metadata(RasterFile(tmp_path / "x.npy"), nodata=-9999)
+        metadata = read_image_metadata(Source(tmp_path / "x.npy"), nodata=-9999)
         pairs.append(scanned(name, thumbnail=metadata.thumbnail))
     split = Split(Pairs([pairs[0].pair]), Pairs([pairs[1].pair]), "")
     assert find_copies(Table.from_scan(pairs), split) == []
@@ -98,7 +98,7 @@ def copies_of(split: Split) -> Copies:
     """Return what is found in files, thumbnails first."""
     pairs = []
     for pair in (*split.training, *split.validation):
-        metadata = read_image_metadata(RasterFile(pair.image))
+        metadata = read_image_metadata(Source(pair.image))
         pairs.append(scanned(pair.name, thumbnail=metadata.thumbnail)._replace(pair=pair))
     found = find_copies(Table.from_scan(pairs), split)
     assert found is not None and len(found) == len(split.validation)  # all thumbnails are alike

@@ -22,7 +22,7 @@ from unet_ddp.checks.scan import read_image_metadata, read_mask_metadata, scan
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import Header
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.extras.cloud import StorageError, Url
 
 
@@ -46,14 +46,14 @@ def thumbnail(text: str) -> np.ndarray:
 def test_an_8_bit_image_has_a_thumbnail_and_no_statistics(tmp_path: Path) -> None:
     blocks = np.arange(64, dtype=np.uint8).reshape(8, 8) + 10
     Image.fromarray(np.kron(blocks, np.ones((3, 5), np.uint8))).save(tmp_path / "x.png")
-    metadata = read_image_metadata(RasterFile(tmp_path / "x.png"))
+    metadata = read_image_metadata(Source(tmp_path / "x.png"))
     assert metadata.header == Header(40, 24, 1, "uint8")
     assert (thumbnail(metadata.thumbnail) == np.round((blocks - 10) * (255 / 63))).all()
     assert metadata[3:] == (0, 0.0, 0.0, (), (), None)
     status = (tmp_path / "x.png").stat()
     assert metadata.stamp == (status.st_size, status.st_mtime_ns)
     Image.new("L", (9, 9), 7).save(tmp_path / "y.png")
-    assert read_image_metadata(RasterFile(tmp_path / "y.png")).thumbnail == ""
+    assert read_image_metadata(Source(tmp_path / "y.png")).thumbnail == ""
 
 
 def test_an_object_s_stamp_is_that_of_its_listing(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_statistics_are_of_each_channel(
 ) -> None:
     pixels = rng.integers(-90 if dtype != "uint16" else 0, 300, (9, 11, 3)).astype(dtype)
     tifffile.imwrite(tmp_path / "x.tif", pixels, photometric="minisblack", planarconfig="contig")
-    metadata = read_image_metadata(RasterFile(tmp_path / "x.tif"))
+    metadata = read_image_metadata(Source(tmp_path / "x.tif"))
     assert metadata.num_pixels == 99
     assert (metadata.low, metadata.high) == (pixels.min(), pixels.max())
     wide = pixels.astype(np.float64)
@@ -84,22 +84,13 @@ def test_pixels_without_data_are_in_no_statistics(tmp_path: Path, tag: bool) -> 
     pixels = np.array([[1, -9], [3, 5]], np.int16)
     tags = [(42113, 2, 0, "-9", True)] if tag else None
     tifffile.imwrite(tmp_path / "x.tif", pixels, extratags=tags)
-    metadata = read_image_metadata(RasterFile(tmp_path / "x.tif"), None if tag else -9)
+    metadata = read_image_metadata(Source(tmp_path / "x.tif"), None if tag else -9)
     assert metadata.header.nodata == (-9 if tag else None)
     assert metadata[3:] == (3, 1.0, 5.0, (9.0,), (35.0,), None)
-    metadata = read_image_metadata(
-        RasterFile(tmp_path / "x.tif"), 3
-    )  # the flag before the file's own
+    metadata = read_image_metadata(Source(tmp_path / "x.tif"), 3)  # the flag before the file's own
     assert metadata[3:] == (3, -9.0, 5.0, (-3.0,), (107.0,), None)
     tifffile.imwrite(tmp_path / "y.tif", np.full((2, 2), -9, np.int16))
-    assert read_image_metadata(RasterFile(tmp_path / "y.tif"), -9)[3:] == (
-        0,
-        0.0,
-        0.0,
-        (),
-        (),
-        None,
-    )
+    assert read_image_metadata(Source(tmp_path / "y.tif"), -9)[3:] == (0, 0.0, 0.0, (), (), None)
 
 
 @pytest.mark.parametrize(("channels", "expected"), [(None, 3), (3, 3), (4, 4), (5, 3)])
@@ -108,7 +99,7 @@ def test_alpha_is_measured_if_it_is_asked_for(
 ) -> None:
     pixels = np.arange(64, dtype=np.uint16).reshape(4, 4, 4)
     tifffile.imwrite(tmp_path / "x.tif", pixels, photometric="rgb", extrasamples=["unassalpha"])
-    metadata = read_image_metadata(RasterFile(tmp_path / "x.tif"), None, channels)
+    metadata = read_image_metadata(Source(tmp_path / "x.tif"), None, channels)
     assert metadata.header.has_alpha and len(metadata.sums) == expected
     assert metadata.sums == tuple(pixels[..., :expected].sum((0, 1)))
 
@@ -118,7 +109,7 @@ def test_values_of_a_mask_are_counted(tmp_path: Path, first: int) -> None:
     """Also those that are negative, or need more than 16 bits."""
     codes = np.array([[first + 5, first, first], [first + 1, first, first + 5]], np.int32)
     np.save(tmp_path / "x.npy", codes)
-    metadata = read_mask_metadata(RasterFile(tmp_path / "x.npy"))
+    metadata = read_mask_metadata(Source(tmp_path / "x.npy"))
     assert metadata.values == (first, first + 1, first + 5) and metadata.counts == (3, 1, 2)
     assert not metadata.header.has_colour_values
 
@@ -128,10 +119,10 @@ def test_a_mask_of_too_many_values_keeps_the_commonest_and_the_ends(tmp_path: Pa
     codes[1::2] = codes[::2]  # even rows twice
     codes.flat[-1] = 5000
     np.save(tmp_path / "x.npy", codes)
-    metadata = read_mask_metadata(RasterFile(tmp_path / "x.npy"))  # 1001 values: all are kept
+    metadata = read_mask_metadata(Source(tmp_path / "x.npy"))  # 1001 values: all are kept
     assert len(metadata.values) == 1001 and metadata.values[-1] == 5000
     np.save(tmp_path / "x.npy", np.arange(2000, dtype=np.int32).repeat(2)[1:-1].reshape(2, -1))
-    metadata = read_mask_metadata(RasterFile(tmp_path / "x.npy"))
+    metadata = read_mask_metadata(Source(tmp_path / "x.npy"))
     assert metadata.values == (0, *range(1, 1023), 1999)
     assert metadata.counts == (1, *[2] * 1022, 1)
 
@@ -164,11 +155,7 @@ def test_the_scan_of_all_files_is_that_of_each(
     assert threads == [workers]
     assert len(seen) == 22 and result[1] == {}
     assert result[0] == [
-        (
-            pair,
-            read_image_metadata(RasterFile(pair.image)),
-            read_mask_metadata(RasterFile(pair.mask)),
-        )
+        (pair, read_image_metadata(Source(pair.image)), read_mask_metadata(Source(pair.mask)))
         for pair in pairs
     ]
 
@@ -191,12 +178,12 @@ def test_statistics_take_no_copy_of_eight_bytes_for_each_sample(
 ) -> None:
     pixels = np.arange(500 * 400 * 3, dtype=np.uint16).reshape(500, 400, 3)
     np.save(tmp_path / "x.npy", pixels)
-    whole = read_image_metadata(RasterFile(tmp_path / "x.npy"))
+    whole = read_image_metadata(Source(tmp_path / "x.npy"))
     assert whole.sums == tuple(pixels.reshape(-1, 3).sum(axis=0, dtype=np.float64))
     assert whole.squares == tuple((pixels.reshape(-1, 3).astype(float) ** 2).sum(axis=0))
     monkeypatch.setattr(module, "AT_ONCE", 10_000)
     tracemalloc.start()
-    assert read_image_metadata(RasterFile(tmp_path / "x.npy")) == whole
+    assert read_image_metadata(Source(tmp_path / "x.npy")) == whole
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 * pixels.nbytes  # in one piece 9 times

@@ -20,7 +20,7 @@ from unet_ddp.checks import scan_cache
 from unet_ddp.checks.scan import scan
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pair, Pairs
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.extras.cloud import Url, put
 from unet_ddp.files import cache_folder
 
@@ -41,7 +41,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     def watched(read: Any) -> Any:
-        def watch(source: RasterFile, *options: Any) -> Any:
+        def watch(source: Source, *options: Any) -> Any:
             names.append(f"{source.path.parent.name}/{source.path.name}")
             return read(source, *options)
 

@@ -21,7 +21,7 @@ from PIL import Image
 from tests.maps import write_map
 from unet_ddp.data.readers import pillow
 from unet_ddp.data.readers.base import ImageFormat, upright
-from unet_ddp.data.readers.read import RasterFile, read_mask
+from unet_ddp.data.readers.read import Source, read_mask
 from unet_ddp.data.readers.resize import resize_nearest, scaled_size
 from unet_ddp.prediction import source as module
 from unet_ddp.prediction.source import SourceImage, open_array, open_image
@@ -103,7 +103,7 @@ def pixels_at(image: SourceImage) -> Array:
 def compare(picture: Any, wanted: ImageFormat, path: Path) -> None:
     """Assert that a file gives the network what the array gives, read whole and by rows."""
     for scale in SCALES:
-        with RasterFile(path) as source:
+        with Source(path) as source:
             found = pixels_at(open_image(source, wanted, scale))
         expected = pixels_at(open_array(picture, wanted, scale))
         assert np.array_equal(found, expected), f"{path.name} at {scale:g}"

@@ -20,7 +20,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers import base
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, put
 from unet_ddp.prediction import source
@@ -100,7 +100,7 @@ def test_an_object_is_fetched_once(
     url = Url(f"s3://bucket/openings/{name}")
     put(url, tmp_path / name)
     before = memory_store.count_requests()
-    with RasterFile(url) as file:
+    with Source(url) as file:
         assert file.place is None and file.header.channels == 3
         assert np.array_equal(file.image(ImageFormat(3))[0], file.image(ImageFormat(3))[0])
         assert file.thumbnail(8).shape == (8, 8)
@@ -113,7 +113,7 @@ def test_a_small_map_that_is_a_bomb_is_not_read_by_rows(
 ) -> None:
     """GDAL has it open for its place; the reader of whole images says what is wrong."""
     path = write_map(tmp_path / "a.tif", np.zeros((64, 64, 3), np.uint8), compress="deflate")
-    with RasterFile(path) as opened:
+    with Source(path) as opened:
         assert (
             opened.place is not None and opened.rows(ImageFormat(3), at_least=1 << 24) is not None
         )

@@ -21,7 +21,7 @@ from PIL import Image
 from tests.extras.outputs.test_rle import decode
 from tests.prediction.models import CPU, lively_network, load, make_predictor, write_photo
 from tests.prediction.outputs.test_own import write_own_output
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
@@ -317,7 +317,7 @@ def test_torch_and_opencv_share_the_cores_for_a_while() -> None:
 
 
 def files_for(*paths: Path) -> list[ImageFiles]:
-    return [ImageFiles(n, path, RasterFile(path), path) for n, path in enumerate(paths)]
+    return [ImageFiles(n, path, Source(path), path) for n, path in enumerate(paths)]
 
 
 def test_a_batch_that_fails_is_an_error_of_each_of_its_images(photos: PredictConfig) -> None:

@@ -19,7 +19,7 @@ from tests.prediction.models import noise
 from tests.reading import read_image
 from unet_ddp.data.readers import base
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import resize_area, scaled_size
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import StorageError, Url, put, remote
@@ -37,7 +37,7 @@ def read(image: SourceImage) -> Any:
 def test_an_image_is_scaled_and_knows_its_own_size(tmp_path: Path) -> None:
     image = noise(40, 60)
     Image.fromarray(image).save(tmp_path / "a.png")
-    source = RasterFile(tmp_path / "a.png")
+    source = Source(tmp_path / "a.png")
     found = open_image(source, COLOUR, 0.5)
     assert (found.size, found.input_size, found.source) == ((40, 60), (20, 30), source)
     assert np.array_equal(read(found), resize_area(image, (20, 30)))
@@ -50,9 +50,9 @@ def test_tiffs_are_streamed_from_a_size_on(
     monkeypatch.setattr(module, "STREAMED", pixels)
     image, reads = noise(40, 60), list[object]()
     tifffile.imwrite(tmp_path / "a.tif", image, photometric="rgb")
-    source = RasterFile(tmp_path / "a.tif")
-    whole = RasterFile.image
-    monkeypatch.setattr(RasterFile, "image", lambda *a, **k: reads.append(a) or whole(*a, **k))
+    source = Source(tmp_path / "a.tif")
+    whole = Source.image
+    monkeypatch.setattr(Source, "image", lambda *a, **k: reads.append(a) or whole(*a, **k))
     found = open_image(source, COLOUR, 0.5)
     assert bool(reads) == (pixels == 2401)
     assert (found.size, found.input_size, found.source) == ((40, 60), (20, 30), source)
@@ -123,7 +123,7 @@ def test_an_image_in_memory_is_what_it_is_as_a_file(
         saved = image.convert("I;16") if image.mode == "I" else image  # as PNG, 16 bit anyway
         saved.save(path, exif=image.getexif())
     before = np.array(image)
-    file = outcome(lambda: open_image(RasterFile(path), wanted, scale))
+    file = outcome(lambda: open_image(Source(path), wanted, scale))
     memory = outcome(lambda: open_array(image, wanted, scale))
     assert np.array_equal(np.array(image), before, equal_nan=before.dtype.kind == "f")
     if isinstance(file, str):
@@ -180,8 +180,8 @@ def test_a_map_has_the_pixels_that_other_libraries_read(
     pixels = noise(40, 30)[..., [0, 1, 2, 0, 1][:bands]].astype(wanted.dtype)
     pixels[:9, :9] = 7
     path = maps.write_map(tmp_path / "a.tif", pixels, **options)
-    found = open_image(RasterFile(path), wanted, scale)
-    expected, _ = RasterFile(path).image(wanted, scale=scale)
+    found = open_image(Source(path), wanted, scale)
+    expected, _ = Source(path).image(wanted, scale=scale)
     assert found.size == (40, 30) and np.array_equal(read(found), expected)
 
 
@@ -198,7 +198,7 @@ def test_storage_that_fails_is_asked_once(
 
     monkeypatch.setattr(remote, "read_chunks", fail)
     with pytest.raises(StorageError, match="can't be reached"):
-        open_image(RasterFile(Url(f"s3://bucket/{name}")), COLOUR, 1.0)
+        open_image(Source(Url(f"s3://bucket/{name}")), COLOUR, 1.0)
     assert len(asked) == 1
 
 
@@ -213,7 +213,7 @@ def test_a_large_tiff_in_storage_is_read_in_bands(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     url = Url("s3://bucket/source/a.tif")
     put(url, tmp_path / "a.tif")
-    source = open_image(RasterFile(url), ImageFormat(3), scale=1.0)
+    source = open_image(Source(url), ImageFormat(3), scale=1.0)
     assert np.array_equal(read(source), pixels)
     assert source.source is not None
     source.source.close()
@@ -221,7 +221,7 @@ def test_a_large_tiff_in_storage_is_read_in_bands(
     assert not list(tmp_path.glob("unet_ddp-*"))
     put(url, (tmp_path / "a.tif").read_bytes()[:-200])
     with pytest.raises(UserError, match=r"^s3://bucket/source/a.tif: corrupt or truncated"):
-        read(open_image(RasterFile(url), ImageFormat(3), scale=1.0))
+        read(open_image(Source(url), ImageFormat(3), scale=1.0))
 
 
 # -- rows ------------------------------------------------------------------------------------
@@ -303,13 +303,13 @@ def test_a_ratio_without_small_groups_is_weighted(monkeypatch: pytest.MonkeyPatc
 def test_tiffs_of_all_layouts_are_read_by_rows(tmp_path: Path, how: Any, dtype: Any) -> None:
     image = noise(150, 131).astype(dtype) * (1 if dtype is np.uint8 else 257)
     tifffile.imwrite(tmp_path / "a.tif", image, photometric="rgb", **how)
-    source = RasterFile(tmp_path / "a.tif")
+    source = Source(tmp_path / "a.tif")
     reader = source.rows(ImageFormat(3, np.dtype(dtype).name))
     assert reader is not None and (reader.height, reader.width) == (150, 131)
     for top, bottom in ((0, 1), (0, 150), (60, 70), (63, 129), (64, 128), (149, 150)):
         rows = reader.read(top, bottom)
         assert rows.dtype == dtype and np.array_equal(rows, image[top:bottom])
-    assert RasterFile(tmp_path / "a.tif").rows(ImageFormat(4, "uint8")) is None
+    assert Source(tmp_path / "a.tif").rows(ImageFormat(4, "uint8")) is None
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_channels_are_those_wanted_or_the_image_is_read_whole(
     tmp_path: Path, stored: Any, how: Any, wanted: ImageFormat, expected: Any
 ) -> None:
     tifffile.imwrite(tmp_path / "a.tif", stored, **how)
-    source = RasterFile(tmp_path / "a.tif")
+    source = Source(tmp_path / "a.tif")
     reader = source.rows(wanted)
     if expected is None:
         assert reader is None
@@ -362,7 +362,7 @@ def test_floats_and_nodata_are_read_by_rows_as_whole(
         image[20:50, 30:60] = nodata
     path, wanted = tmp_path / "a.tif", ImageFormat(3, dtype, nodata, (1.0, 2.0, 3.0))
     tifffile.imwrite(path, image, photometric="rgb", tile=(64, 64), compression="zlib")
-    source = RasterFile(path)
+    source = Source(path)
     reader = source.rows(wanted)
     assert reader is not None
     whole = read_image(path, wanted, scale=scale)
@@ -378,7 +378,7 @@ def test_nan_deep_in_a_tiff_is_an_error_when_it_is_read(tmp_path: Path) -> None:
     image = np.zeros((90, 40, 3), np.float32)
     image[77, 5] = np.nan
     tifffile.imwrite(tmp_path / "a.tif", image, photometric="rgb")
-    source = RasterFile(tmp_path / "a.tif")
+    source = Source(tmp_path / "a.tif")
     reader = source.rows(ImageFormat(3, "float32"))
     assert reader is not None and reader.read(0, 70).sum() == 0
     with pytest.raises(UserError, match=r"a\.tif: nan or infinity in 1 pixel"):
@@ -393,13 +393,13 @@ def test_a_damaged_strip_is_an_error_when_it_is_read(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[offset : offset + 20] = b"x" * 20
     path.write_bytes(content)
-    source = RasterFile(path)
+    source = Source(path)
     reader = source.rows(ImageFormat(3))
     assert reader is not None and np.array_equal(reader.read(0, 80), noise(90, 40)[:80])
     with pytest.raises(UserError, match=r"a\.tif: corrupt or truncated \(.*\); replace it"):
         reader.read(79, 81)
     (tmp_path / "b.tif").write_bytes(b"II*\0no image")
-    assert RasterFile(tmp_path / "b.tif").rows(ImageFormat(3)) is None
+    assert Source(tmp_path / "b.tif").rows(ImageFormat(3)) is None
 
 
 def test_a_file_that_an_ome_tiff_names_is_not_opened(tmp_path: Path) -> None:
@@ -412,7 +412,7 @@ def test_a_file_that_an_ome_tiff_names_is_not_opened(tmp_path: Path) -> None:
     >urn:uuid:2</UUID></TiffData></Pixels></Image></OME>"""
     image = noise(8, 9)[..., 0]
     tifffile.imwrite(tmp_path / "a.tif", image, description=xml, metadata=None)
-    source = RasterFile(tmp_path / "a.tif")
+    source = Source(tmp_path / "a.tif")
     reader = source.rows(ImageFormat(1))
     assert reader is not None and np.array_equal(reader.read(0, 8)[..., 0], image)
 
@@ -425,7 +425,7 @@ def test_smaller_copies_are_passed_over_and_several_images_are_left_to_others(
         with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
             tiff.write(image, photometric="rgb", metadata=None)
             tiff.write(image[::2, ::2], photometric="rgb", subfiletype=kind, metadata=None)
-        source = RasterFile(tmp_path / "a.tif")
+        source = Source(tmp_path / "a.tif")
         reader = source.rows(ImageFormat(3))
         assert (reader is not None) == is_read
         if reader is not None:
@@ -441,7 +441,7 @@ def test_scenes_of_any_size_are_read_by_rows_but_not_tiles_of_any_size(
     image, path = np.zeros((640, 640, 3), np.uint8), tmp_path / "a.tif"
     for tile, is_read in ((64, True), (80, False)):
         tifffile.imwrite(path, image, photometric="rgb", tile=(tile, tile), compression="zlib")
-        source = RasterFile(path)
+        source = Source(path)
         reader = source.rows(ImageFormat(3))
         assert (reader is not None) == is_read
         if reader is not None:

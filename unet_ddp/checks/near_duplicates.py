@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from unet_ddp.checks.scan import THUMBNAIL
 from unet_ddp.checks.table import Table
 from unet_ddp.data.pairs import Pair
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 
@@ -66,8 +66,8 @@ def _are_copies(one: Pair, other: Pair, split: Split) -> bool:
         suppress(UserError),
         split.validation.local(one.image) as first,
         split.training.local(other.image) as second,
-        RasterFile(first) as source,
-        RasterFile(second) as its_copy,
+        Source(first) as source,
+        Source(second) as its_copy,
     ):
         least = min(*source.header.size, *its_copy.header.size)
         side = min(_SIDE, max(THUMBNAIL, least))

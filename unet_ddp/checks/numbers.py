@@ -12,7 +12,7 @@ from unet_ddp.data.label_rules import MaskValues, instances_flag
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.matching import Report
 from unet_ddp.data.readers.base import Codes
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 
 Column = NDArray[Any]
 
@@ -102,7 +102,7 @@ def _some(items: Column) -> Column:
 
 def _read_mask(table: Table, row: int) -> Codes:
     """Return the values (H, W) of the mask in a row of the table."""
-    with table.pairs.local(table.pairs[row].mask) as local, RasterFile(local) as source:
+    with table.pairs.local(table.pairs[row].mask) as local, Source(local) as source:
         return source.mask()
 
 

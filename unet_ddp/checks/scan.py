@@ -23,7 +23,7 @@ from unet_ddp.checks.metadata import (
 from unet_ddp.checks.scan_cache import ScanCache
 from unet_ddp.data.pairs import Pairs, Stamp, find_stamp
 from unet_ddp.data.readers.base import Header, ImageFormat, Pixels, Scene, as_user_error
-from unet_ddp.data.readers.read import READERS, RasterFile, describe_readers, find_readers
+from unet_ddp.data.readers.read import READERS, Source, describe_readers, find_readers
 from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.distributed.device import usable_cores
 from unet_ddp.errors import UnreachableError, UserError, hides_bars
@@ -119,7 +119,7 @@ class _Scanner:
         found: Metadata
         try:
             planes = is_mask and self.planes
-            with self.pairs.local(path, self.ignore) as local, RasterFile(local, planes) as source:
+            with self.pairs.local(path, self.ignore) as local, Source(local, planes) as source:
                 if is_mask:
                     found = read_mask_metadata(source, stamp)
                 else:
@@ -134,7 +134,7 @@ class _Scanner:
 
 
 def read_image_metadata(
-    source: RasterFile,
+    source: Source,
     nodata: float | None = None,
     channels: int | None = None,
     stamp: Stamp | None = None,
@@ -172,7 +172,7 @@ def read_image_metadata(
     )
 
 
-def read_picture(source: RasterFile, nodata: float | None = None) -> NDArray[np.float32]:
+def read_picture(source: Source, nodata: float | None = None) -> NDArray[np.float32]:
     """Return an image in grey, (THUMBNAIL, THUMBNAIL), its pixels without data as bright as the others on average.
 
     Edges of such pixels that are alike make no images alike. `nodata` is their value; default: the file's.
@@ -191,7 +191,7 @@ def _picture_of(pixels: Pixels, nodata_mask: NDArray[np.bool_] | None) -> NDArra
     return resize_area(grey, (THUMBNAIL, THUMBNAIL))[..., 0]
 
 
-def read_mask_metadata(source: RasterFile, stamp: Stamp | None = None) -> MaskMetadata:
+def read_mask_metadata(source: Source, stamp: Stamp | None = None) -> MaskMetadata:
     """Decode a mask and return its metadata but its place."""
     header, stamp = _read_header(source, stamp)
     codes = source.mask()
@@ -209,7 +209,7 @@ def read_mask_metadata(source: RasterFile, stamp: Stamp | None = None) -> MaskMe
     return MaskMetadata(header, stamp, tuple(values.tolist()), tuple(counts.tolist()))
 
 
-def _read_header(source: RasterFile, stamp: Stamp | None) -> tuple[Header, Stamp]:
+def _read_header(source: Source, stamp: Stamp | None) -> tuple[Header, Stamp]:
     """Return header and stamp, if that is not known, of a file that is safe to decode."""
     with as_user_error(source.path):
         stamp = stamp or find_stamp(source.path)

@@ -20,7 +20,7 @@ from unet_ddp.data.memory import Arrays, SampleStore
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import PixelRange
 from unet_ddp.data.readers.base import Codes, ImageFormat, Scene
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import resize_nearest
 from unet_ddp.data.samplers import Draw, Key, Order, shuffle
 from unet_ddp.data.splits import Split
@@ -114,7 +114,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
 
     def _decode(self, pair: Pair) -> Arrays:
         """Return image (H, W, C) and class ids (H, W) of a pair, scaled."""
-        with self.pairs.local(pair.image) as local, RasterFile(local) as source:
+        with self.pairs.local(pair.image) as local, Source(local) as source:
             scale = self.find_scale(source)
             image, nodata_mask = source.image(self.image_format, scale=scale)
         mask = self.read_ids(pair, image.shape[:2], scale)
@@ -122,7 +122,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
             mask[nodata_mask] = IGNORE_ID
         return image, mask
 
-    def find_scale(self, source: RasterFile) -> float:
+    def find_scale(self, source: Source) -> float:
         """Return the scale of an image; of a map, that which brings it to one ground resolution."""
         if self.image_format.ground_resolution is None:
             return self.scale
@@ -137,7 +137,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         The image is decoded only if the data set has a no-data value.
         """
         pair = self.pairs.to_read(index)
-        with self.pairs.local(pair.image) as local, RasterFile(local) as source:
+        with self.pairs.local(pair.image) as local, Source(local) as source:
             ids = self.read_ids(pair, source.header.size, 1.0)
             if self.image_format.nodata is not None:
                 _, nodata_mask = source.image(self.image_format)
@@ -155,7 +155,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
     def read_codes(self, path: Path, size: Size | None, scale: float) -> Codes:
         """Return the values (H, W) of a mask at `scale`, which must have or get this size, if one is given."""
         planes, void = self.labels.may_overlap, self.labels.void
-        with self.pairs.local(path, void) as local, RasterFile(local, planes) as source:
+        with self.pairs.local(path, void) as local, Source(local, planes) as source:
             codes = source.mask(scale=scale)
         if size in (None, codes.shape):
             return codes

@@ -16,7 +16,7 @@ from unet_ddp.data.loaders import count_workers, loader_arguments
 from unet_ddp.data.masks import Size, surround
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.base import Codes
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.data.samplers import Key, ScoringSampler
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError, hides_bars
@@ -80,7 +80,7 @@ class EvaluationDataset(SegmentationDataset):
         """Return the values (H, W) of the mask of a pair, whose truth has this size."""
         scale = 1.0 if self.full_size else self.scale
         if not self.full_size and self.image_format.ground_resolution is not None:
-            with self.pairs.local(pair.image) as local, RasterFile(local) as source:
+            with self.pairs.local(pair.image) as local, Source(local) as source:
                 scale = self.find_scale(source)
         if pair.inside is None:
             return self.read_codes(pair.mask, size, scale)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from unet_ddp.data.masks import Size
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
 from unet_ddp.heads import Head, Scores
@@ -58,7 +58,7 @@ def _open(
     predictor: Predictor, image: str | Path | Image.Image | NDArray[np.generic]
 ) -> SourceImage:
     if isinstance(image, (str, Path)):
-        with RasterFile(as_path(str(image))) as source:
+        with Source(as_path(str(image))) as source:
             return predictor.open(source)
     return open_array(image, predictor.format, predictor.preprocessing.scale)
 

@@ -16,7 +16,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.names import SERVICE_FOLDERS, find_spelling, tell_apart
 from unet_ddp.data.readers.base import Scene
 from unet_ddp.data.readers.microscopes import advise_export
-from unet_ddp.data.readers.read import RasterFile, can_read, find_readers, list_suffixes
+from unet_ddp.data.readers.read import Source, can_read, find_readers, list_suffixes
 from unet_ddp.errors import UserError
 from unet_ddp.files import (
     as_path,
@@ -162,7 +162,7 @@ def name_outputs(
         UserError: two outputs would be one file, or one is an input, exists, or can't be written; or images
             on maps differ in their ground resolution, and the network has none.
     """
-    sources = [RasterFile(image) for image in images]
+    sources = [Source(image) for image in images]
     scenes = [reader for reader in find_readers(images) if issubclass(reader, Scene)]
     on_map = set().union(*(each.find_places(sources, ground_resolution) for each in scenes))
     maps = {source: source in on_map for source in sources}
@@ -259,9 +259,7 @@ def check_length(image: ImageFiles) -> None:
             raise UserError(f"{image.image}: the name of {path} is too long; rename the image")
 
 
-def _name_masks(
-    images: Mapping[RasterFile, bool], config: PredictConfig, labels: Labels
-) -> list[Path]:
+def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: Labels) -> list[Path]:
     output = as_path(config.output) if config.output else None
     masks = []
     for image, is_on_map in images.items():

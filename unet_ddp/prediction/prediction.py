@@ -23,7 +23,7 @@ from unet_ddp.data.masks import (
     find_sources,
 )
 from unet_ddp.data.readers.base import Scene
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.heads import Head, Scores, find_head
 
@@ -124,7 +124,7 @@ class Prediction:
         """Pixels of each class, (C, H, W) bool; classes that overlap share some."""
         return np.stack([*self.labels.planes(self.ids)])
 
-    def mark_nodata(self, source: RasterFile) -> None:
+    def mark_nodata(self, source: Source) -> None:
         """Set the mask to IGNORE_ID, or an object's numbers to 0, where the image's file has no data."""
         with source.reading() as opened:
             if isinstance(opened, Scene):

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from unet_ddp.data.readers.base import Pixels
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.distributed.device import (
     free_memory,
     is_out_of_memory,
@@ -166,7 +166,7 @@ class Predictor:
             UserError: it can't be read, has another format than the network, or its windows exceed the memory.
         """
         if isinstance(image, (str, Path)):
-            with RasterFile(as_path(str(image))) as source:
+            with Source(as_path(str(image))) as source:
                 return self.predict(self.open(source))
         return self.predict(open_array(image, self.format, self.preprocessing.scale))
 

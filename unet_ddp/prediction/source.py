@@ -15,7 +15,7 @@ from PIL import Image
 from unet_ddp.data.masks import Size
 from unet_ddp.data.readers import bands, pillow
 from unet_ddp.data.readers.base import ImageFormat, Pixels, Scene, TooLargeError
-from unet_ddp.data.readers.read import RasterFile, find_reader
+from unet_ddp.data.readers.read import Source, find_reader
 from unet_ddp.data.readers.resize import fit_pixels, resize_area, scaled_size
 from unet_ddp.errors import UserError
 
@@ -35,7 +35,7 @@ class SourceImage:
     read: ReadRows  # of the scaled image
     input_size: Size  # of that
     size: Size  # of the image itself
-    source: RasterFile | None = None  # its file; None for an image that was passed as an array
+    source: Source | None = None  # its file; None for an image that was passed as an array
 
     def read_reduced(self, longest: int) -> Pixels:
         """Return all of it (H, W, C), its longer side at most `longest` pixels."""
@@ -44,7 +44,7 @@ class SourceImage:
         return ScaledReader(self.read, self.input_size, size).read(0, size[0])
 
 
-def open_image(source: RasterFile, wanted: ImageFormat, scale: float) -> SourceImage:
+def open_image(source: Source, wanted: ImageFormat, scale: float) -> SourceImage:
     """Open an image, scaled; a large one is read when its rows are asked for, where its reader can.
 
     On a map, the scale is that for its ground resolution, and its own no-data value counts.
@@ -102,7 +102,7 @@ def open_array(
     return in_memory(scaled, size)
 
 
-def in_memory(pixels: Pixels, size: Size, source: RasterFile | None = None) -> SourceImage:
+def in_memory(pixels: Pixels, size: Size, source: Source | None = None) -> SourceImage:
     """Return an image of a `size` (height, width), of which the scaled pixels (H, W, C) are known."""
     input_size = pixels.shape[0], pixels.shape[1]
     return SourceImage(lambda top, bottom: pixels[top:bottom], input_size, size, source)

@@ -27,7 +27,7 @@ from unet_ddp.data.readers.base import (
     refuse_bomb,
     upright,
 )
-from unet_ddp.data.readers.read import RasterFile, find_reader, list_suffixes, read_mask
+from unet_ddp.data.readers.read import Source, find_reader, list_suffixes, read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.source import open_image
 
@@ -97,7 +97,7 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path, suffix: str) -> None:
     for name in ("pipe", "zero", "socket"):
         path = tmp_path / f"{name}{suffix}"
         for read in (read_header, read_mask, lambda p: read_image(p, ImageFormat(3)),
-                     lambda p: RasterFile(p).thumbnail(8), lambda p: open_image(RasterFile(p), ImageFormat(3), 1)):  # fmt: skip
+                     lambda p: Source(p).thumbnail(8), lambda p: open_image(Source(p), ImageFormat(3), 1)):  # fmt: skip
             with pytest.raises(UserError) as caught:
                 read(path)
             assert (

@@ -16,7 +16,7 @@ from tests.ranks import Ranks, call_main, call_train
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.commands import doctor, evaluate
 from unet_ddp.data.readers.base import Header, ImageFormat
-from unet_ddp.data.readers.read import RasterFile, can_read, use_own_readers
+from unet_ddp.data.readers.read import Source, can_read, use_own_readers
 from unet_ddp.errors import UserError
 
 PAGE = Path(__file__).parents[3] / "docs" / "own_parts.md"
@@ -59,11 +59,11 @@ def installed(own: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def check_pixels(path: Path) -> None:
     write_xyz(path, PIXELS)
-    with RasterFile(path) as source:
+    with Source(path) as source:
         assert source.header == Header(4, 5, 3, "uint8")
         assert np.array_equal(source.image(ImageFormat(3))[0], PIXELS)
         assert source.place is None and source.rows(ImageFormat(3)) is None
-    with RasterFile(write_xyz(path, PIXELS[..., 0])) as source:
+    with Source(write_xyz(path, PIXELS[..., 0])) as source:
         assert np.array_equal(source.mask(), PIXELS[..., 0])
 
 
@@ -74,7 +74,7 @@ def test_a_path_names_a_reader(own: Path) -> None:
     check_pixels(own / "a.XYZ")
     (own / "b.xyz").write_bytes(b"\1\0")
     with pytest.raises(UserError, match=r"^b.xyz: corrupt or truncated \(.*\); replace it$"):
-        _ = RasterFile(Path("b.xyz")).header
+        _ = Source(Path("b.xyz")).header
     use_own_readers([])
     assert not can_read(".xyz")
 
@@ -107,7 +107,7 @@ def test_a_suffix_starts_no_code(own: Path) -> None:
     path = own / "imgs" / "photo.names_code:xyz"
     Image.fromarray(PIXELS).save(path, "PNG")
     assert not can_read(path.suffix)
-    with RasterFile(path) as source:  # as of any unknown suffix
+    with Source(path) as source:  # as of any unknown suffix
         assert np.array_equal(source.image(ImageFormat(3))[0], PIXELS)
     assert "names_code" not in sys.modules
 
@@ -123,7 +123,7 @@ def test_a_set_is_trained_on_by_processes_that_read_and_predicted(own: Path, ran
     image = min((own / "imgs").iterdir())
     status, out, err = call_main("predict", [*OWN, str(image), "-o", "m.png"], str(own))
     assert status == 0 and "m.png" in out, err
-    with RasterFile(image) as source, Image.open("m.png") as mask:
+    with Source(image) as source, Image.open("m.png") as mask:
         assert mask.size == source.header.size[::-1]
     for flags, has_scores in ((OWN, True), ([], False)):
         status, out, err = call_main("unet_ddp.__main__", ["report", *flags], str(own))

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps, TiffImagePlugin
 from tests.reading import read_header, read_image
 from unet_ddp.data.readers import base
 from unet_ddp.data.readers.base import Header, ImageFormat
-from unet_ddp.data.readers.read import RasterFile, read_mask
+from unet_ddp.data.readers.read import Source, read_mask
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.errors import UserError
 
@@ -205,7 +205,7 @@ def test_every_orientation_is_turned_as_pillow_does(
         grey = np.asarray(
             Image.fromarray(expected.squeeze()).convert("L").resize((4, 4), Image.Resampling.BOX)
         )
-        assert np.abs(RasterFile(path).thumbnail(4) - grey).max() < 12
+        assert np.abs(Source(path).thumbnail(4) - grey).max() < 12
 
 
 @pytest.mark.parametrize("orientation", [0, 9, 65535])
@@ -236,7 +236,7 @@ def test_a_truncated_jpeg_is_not_filled_with_grey(tmp_path: Path, picture: np.nd
     with pytest.raises(UserError, match=r"x\.jpg: corrupt or truncated"):
         read_image(path, COLOUR)
     with pytest.raises(UserError, match=r"x\.jpg: corrupt or truncated"):
-        RasterFile(path).thumbnail(8)
+        Source(path).thumbnail(8)
 
 
 # -- files that are not whole ---------------------------------------------------------------

@@ -13,7 +13,7 @@ import tifffile
 
 from unet_ddp.data.readers.bands import join_planes
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 
 Write = Callable[[Path, np.ndarray], object]
@@ -52,7 +52,7 @@ def some_planes(count: int, dtype: Any = np.uint8) -> np.ndarray:
 @pytest.mark.parametrize("count", [2, 4, 8, 15])
 def test_bit_k_is_plane_k(tmp_path: Path, write: Callable[..., Path], count: int) -> None:
     planes = some_planes(count, np.uint16 if count == 8 else np.uint8)
-    source = pickle.loads(pickle.dumps(RasterFile(write(tmp_path, planes), planes=True)))
+    source = pickle.loads(pickle.dumps(Source(write(tmp_path, planes), planes=True)))
     with source:
         codes = source.mask()
         header = source.header
@@ -68,35 +68,32 @@ def test_bit_k_is_plane_k(tmp_path: Path, write: Callable[..., Path], count: int
 @pytest.mark.parametrize("write", WRITERS)
 def test_three_are_colours_and_sixteen_too_many(tmp_path: Path, write: Callable[..., Path]) -> None:
     red, green, blue = planes = some_planes(3, np.int32)
-    with RasterFile(write(tmp_path, planes.astype(np.uint8)), planes=True) as source:
+    with Source(write(tmp_path, planes.astype(np.uint8)), planes=True) as source:
         codes = source.mask()
         assert source.header.has_colour_values
     np.testing.assert_array_equal(codes, red * 65536 + green * 256 + blue)
     with (
         pytest.raises(UserError, match=r"x\....: 16 bands; .* at most 15"),
-        RasterFile(write(tmp_path, some_planes(16)), planes=True) as source,
+        Source(write(tmp_path, some_planes(16)), planes=True) as source,
     ):
         source.mask()
 
 
 def test_other_masks_are_refused_as_ever(tmp_path: Path) -> None:
     pages = as_pages(tmp_path, some_planes(4))
-    for ask in (RasterFile.mask, lambda s: s.header, lambda s: s.image(ImageFormat(4))):
+    for ask in (Source.mask, lambda s: s.header, lambda s: s.image(ImageFormat(4))):
         with (
             pytest.raises(UserError, match="holds several frames or pages"),
-            RasterFile(pages) as source,
+            Source(pages) as source,
         ):
             ask(source)
     bands = as_npy(tmp_path, some_planes(4))
-    with (
-        pytest.raises(UserError, match=r"4 bands; .* save their argmax"),
-        RasterFile(bands) as source,
-    ):
+    with pytest.raises(UserError, match=r"4 bands; .* save their argmax"), Source(bands) as source:
         source.mask()
     soft = as_npy(tmp_path, some_planes(4) * np.float32(0.3))
     with (
         pytest.raises(UserError, match="mask values are not whole numbers"),
-        RasterFile(soft, planes=True) as source,
+        Source(soft, planes=True) as source,
     ):
         source.mask()
 
@@ -109,7 +106,7 @@ def test_pages_of_several_sizes(tmp_path: Path) -> None:
         pytest.raises(
             UserError, match=r"x\.tif: has pages of 19x17 with 1 band of 8 bit and of 18x17"
         ),
-        RasterFile(tmp_path / "x.tif", planes=True) as source,
+        Source(tmp_path / "x.tif", planes=True) as source,
     ):
         source.mask()
 

@@ -13,7 +13,7 @@ from PIL import Image
 from tests.conftest import make_set
 from tests.reading import read_header, read_image
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import RasterFile, read_mask
+from unet_ddp.data.readers.read import Source, read_mask
 from unet_ddp.data.readers.resize import find_nodata
 from unet_ddp.errors import UserError
 
@@ -84,19 +84,19 @@ def test_pixels_without_data_are_filled_before_scaling(tmp_path: Path) -> None:
     values = np.array([[1, 3, -9, 5, 2, 2], [1, 3, 5, 5, 2, 2]], np.float32)
     np.save(tmp_path / "x.npy", values)
     wanted = ImageFormat(1, "float32", -9.0, (6.0,))
-    pixels, mask = RasterFile(tmp_path / "x.npy").image(wanted)
+    pixels, mask = Source(tmp_path / "x.npy").image(wanted)
     assert pixels[..., 0].tolist() == [[1, 3, 6, 5, 2, 2], [1, 3, 5, 5, 2, 2]]
     assert mask is not None and np.argwhere(mask).tolist() == [[0, 2]]
-    pixels, mask = RasterFile(tmp_path / "x.npy").image(wanted, scale=0.5)
+    pixels, mask = Source(tmp_path / "x.npy").image(wanted, scale=0.5)
     assert mask is not None and mask.tolist() == [[False, True, False]]
     assert pixels[0, :, 0].tolist() == pytest.approx([2, 5.25, 2])
-    pixels, _ = RasterFile(tmp_path / "x.npy").image(ImageFormat(1, "float32", -9.0))
+    pixels, _ = Source(tmp_path / "x.npy").image(ImageFormat(1, "float32", -9.0))
     assert pixels[0, 2, 0] == 0
-    pixels, mask = RasterFile(tmp_path / "x.npy").image(ImageFormat(1, "float32", -8.0))
+    pixels, mask = Source(tmp_path / "x.npy").image(ImageFormat(1, "float32", -8.0))
     assert mask is not None and not mask.any() and (pixels[..., 0] == values).all()
-    _, mask = RasterFile(tmp_path / "x.npy").image(ImageFormat(1, "float32", -8.0), scale=0.5)
+    _, mask = Source(tmp_path / "x.npy").image(ImageFormat(1, "float32", -8.0), scale=0.5)
     assert mask is not None and mask.tolist() == [[False] * 3]  # of the scaled image's size
-    assert RasterFile(tmp_path / "x.npy").image(FLOAT)[1] is None
+    assert Source(tmp_path / "x.npy").image(FLOAT)[1] is None
 
 
 def test_nan_and_infinity_must_be_explained(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_thumbnail_is_grey_and_the_mean_of_each_area(tmp_path: Path, name: str
     colours = np.stack([blocks] * 3, axis=-1)
     Image.fromarray(colours).save(tmp_path / "x.png")
     np.save(tmp_path / "x.npy", colours + np.array([3, 0, 0], np.uint8))
-    found = RasterFile(tmp_path / name).thumbnail(2)
+    found = Source(tmp_path / name).thumbnail(2)
     assert found.dtype == np.float32
     assert (found - (name == "x.npy")).tolist() == [[10, 200], [90, 30]]
 
@@ -127,7 +127,7 @@ def test_a_thumbnail_is_grey_and_the_mean_of_each_area(tmp_path: Path, name: str
 def test_every_reader_names_a_missing_file(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     for read in (read_header, read_mask, lambda path: read_image(path, GREY),
-                 lambda path: RasterFile(path).thumbnail(8)):  # fmt: skip
+                 lambda path: Source(path).thumbnail(8)):  # fmt: skip
         with pytest.raises(UserError, match=rf"{name}: not found"):
             read(path)
 
@@ -145,9 +145,9 @@ import sys
 from pathlib import Path
 from unet_ddp import Predictor
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 for name in ("a.png", "a.npy"):
-    assert RasterFile(Path(sys.argv[1], name)).image(ImageFormat(3))[0].shape == (4, 3, 3)
+    assert Source(Path(sys.argv[1], name)).image(ImageFormat(3))[0].shape == (4, 3, 3)
     print([module for module in sys.modules if module.startswith("unet_ddp.extras.")])
 from unet_ddp.checks.check import prepare_data
 from unet_ddp.commands.parts import DATA_PARTS

@@ -21,7 +21,7 @@ from tests.conftest import make_set
 from tests.ranks import call_main, call_train
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import DataPaths
-from unet_ddp.data.readers.read import RasterFile, read_mask
+from unet_ddp.data.readers.read import Source, read_mask
 from unet_ddp.extras.arrays.item_files import remove_others, write_items
 from unet_ddp.extras.arrays.item_kind import ItemKind
 from unet_ddp.extras.arrays.items import Column, Items
@@ -320,7 +320,7 @@ def test_arrays_are_written_once_and_by_content(tmp_path: Path) -> None:
     assert write_items(*how) == (folder, "")
     other, _ = write_items(Items(Column("images", IMAGES), Column("masks", MASKS * 2)), tmp_path)
     assert {*tmp_path.iterdir()} == {folder, other, tmp_path / ".arrays-cd34"}
-    with RasterFile(folder / "images/3.npy") as source:
+    with Source(folder / "images/3.npy") as source:
         assert source.header.size == (24, 32)
     assert np.array_equal(read_mask(other / "masks/3.npy"), 2 * MASKS[3])
 

@@ -105,7 +105,7 @@ def test_a_dataset_reads_the_same_from_the_cache(
         for index, sample in enumerate(expected):
             for one, other in zip(data[0, index], sample, strict=True):
                 assert torch.equal(one, other)
-        monkeypatch.setattr(dataset, "RasterFile", None)  # no file is opened again
+        monkeypatch.setattr(dataset, "Source", None)  # no file is opened again
 
 
 def test_the_name_changes_with_every_option_and_file(pair: Pair, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.pillow import decode
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.extras.geo.reader import MapFile
 
@@ -51,14 +51,14 @@ def write_by_gdal(path: Path, pixels: np.ndarray, **how: Any) -> list[int]:
 
 def read_all(path: Path, *, nodata: float | None = None) -> list[np.ndarray]:
     """Return the channels (H, W) of the whole image, and check that its rows are the same."""
-    with RasterFile(path) as source:
+    with Source(path) as source:
         header = source.header
         wanted = ImageFormat(
             header.channels, header.dtype, nodata=nodata, fill=(nodata or 0.0,) * header.channels
         )
         whole, _ = source.image(wanted)
         assert whole.shape == (*header.size, header.channels)
-    with RasterFile(path) as source:
+    with Source(path) as source:
         rows = source.rows(wanted)
         if rows is not None:
             parts = [rows.read(top, min(top + 9, rows.height)) for top in range(0, rows.height, 9)]
@@ -160,7 +160,7 @@ def test_cloud_optimised_files_of_gdal_s_own_driver(
         empty = (reference.dataset_mask() == 0).sum()
     found = np.stack(read_all(tmp_path / "cog.tif"))
     assert np.abs(found.astype(int) - expected).max() <= (3 if compress == "JPEG" else 0)
-    with RasterFile(tmp_path / "cog.tif") as source, source.reading() as opened:
+    with Source(tmp_path / "cog.tif") as source, source.reading() as opened:
         assert source.place is None  # asks GDAL
         ids = np.zeros((640, 768), np.uint8)
         if kind != "plain":
@@ -181,7 +181,7 @@ def test_where_0_is_white_grey_values_are_turned(
     white = np.iinfo(dtype).max
     stored = rng.integers(0, white, SIZE, dtype=dtype)
     tifffile.imwrite(tmp_path / "x.tif", stored, photometric="miniswhite", **how)
-    with RasterFile(tmp_path / "x.tif") as source:
+    with Source(tmp_path / "x.tif") as source:
         found, _ = source.image(ImageFormat(1, dtype))
         assert np.array_equal(found[..., 0], white - stored)
         assert np.array_equal(source.mask(), white - stored)
@@ -189,7 +189,7 @@ def test_where_0_is_white_grey_values_are_turned(
     for signed in ("int16", "float32"):
         values = stored.astype(signed)
         tifffile.imwrite(tmp_path / "y.tif", values, photometric="miniswhite")
-        with RasterFile(tmp_path / "y.tif") as source:
+        with Source(tmp_path / "y.tif") as source:
             assert np.array_equal(source.image(ImageFormat(1, signed))[0][..., 0], values)
 
 
@@ -202,7 +202,7 @@ def test_either_order_of_bytes_is_read_alike(
     how: dict[str, Any] = {"photometric": "minisblack", "planarconfig": "contig"}
     tifffile.imwrite(tmp_path / "x.tif", pixels, byteorder=order, bigtiff=is_big, **how)
     assert np.array_equal(np.stack(read_all(tmp_path / "x.tif"), -1), pixels)
-    with RasterFile(tmp_path / "x.tif") as source:
+    with Source(tmp_path / "x.tif") as source:
         assert source.rows(ImageFormat(5, "uint16")) is not None
 
 
@@ -227,7 +227,7 @@ def test_channels_in_pages_are_bands(
     pixels = rng.integers(0, 255, (count, *SIZE)).astype(dtype)
     path = write_pages(tmp_path / "x.tif", pixels, "CYX", program)
     assert np.array_equal(np.stack(read_all(path)), pixels)
-    with RasterFile(path) as source, pytest.raises(UserError, match="several frames or pages"):
+    with Source(path) as source, pytest.raises(UserError, match="several frames or pages"):
         source.mask()
 
 
@@ -246,7 +246,7 @@ def test_pages_of_any_compression_are_the_pages_that_gdal_reads(
             out.update_tags(TIFFTAG_IMAGEDESCRIPTION=text)
             out.write(values, 1)
     assert np.array_equal(np.stack(read_all(path)), pixels)
-    with RasterFile(path, planes=True) as source:
+    with Source(path, planes=True) as source:
         assert np.array_equal(source.mask(), (pixels << np.arange(4)[:, None, None]).sum(0))
 
 
@@ -267,7 +267,7 @@ def test_slices_and_frames_are_named(tmp_path: Path, program: str, axes: str, sa
     shape = (3, 2, *SIZE)[: len(axes) - 2] + SIZE
     path = write_pages(tmp_path / "x.tif", np.zeros(shape, np.uint8), axes, program)
     for ask in (lambda s: s.header, lambda s: s.image(ImageFormat(3))):
-        with RasterFile(path) as source, pytest.raises(UserError, match=said):
+        with Source(path) as source, pytest.raises(UserError, match=said):
             ask(source)
 
 
@@ -287,7 +287,7 @@ def test_a_mask_of_few_bits_has_the_values_that_are_stored(
     profile = {"height": SIZE[0], "width": SIZE[1], "count": 1, "dtype": "uint8", "NBITS": bits}
     with rasterio.open(path, "w", driver={"png": "PNG", "tif": "GTiff"}[suffix], **profile) as out:
         out.write(stored, 1)
-    with RasterFile(path) as source:
+    with Source(path) as source:
         assert source.header.bits == bits
         assert np.array_equal(source.mask(), stored)
         found, _ = source.image(ImageFormat(1))
@@ -313,7 +313,7 @@ def test_overviews_change_no_pixel(
         if name == "overviews.tif":
             with rasterio.open(tmp_path / name, "r+") as out:
                 out.build_overviews([2, 4])
-        with RasterFile(tmp_path / name) as source:
+        with Source(tmp_path / name) as source:
             header = source.header
             image, _ = source.image(ImageFormat(header.channels))
             found.append((header.channels, header.palette, image, source.mask()))
@@ -342,10 +342,7 @@ def test_webp_in_a_tiff_is_read_by_a_library_that_can(
         pytest.skip(f"this GDAL has no WebP: {error}")
     assert np.array_equal(np.stack(read_all(path)), pixels[bands])
     monkeypatch.setattr(MapFile, "decode", lambda self, page: None)  # as without rasterio
-    with (
-        RasterFile(path) as source,
-        pytest.raises(UserError, match="compression WEBP needs") as told,
-    ):
+    with Source(path) as source, pytest.raises(UserError, match="compression WEBP needs") as told:
         source.image(ImageFormat(len(bands)))
     assert str(told.value).startswith(f"{path}: ") and "\n" not in str(told.value)
 
@@ -388,7 +385,7 @@ def test_a_value_of_no_data_changes_no_pixel(
             out.write(pixels)
             if photometric == "palette":
                 out.write_colormap(1, {k: (k, 255 - k, k // 2, 255) for k in range(1 << bits)})
-        with RasterFile(path) as source:
+        with Source(path) as source:
             header = source.header
             whole, _ = source.image(ImageFormat(header.channels, header.dtype))
             found.append((whole, source.mask() if bits < 16 or count == 1 else whole))

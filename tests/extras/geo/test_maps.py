@@ -20,7 +20,7 @@ from tests.reading import read_header, read_image
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers import base
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.extras.geo import maps
 from unet_ddp.extras.geo.checks import check_resolutions, ground_scale
@@ -44,7 +44,7 @@ def test_a_place_has_the_files_coordinates_and_metres(
     tmp_path: Path, crs: str | None, transform: Any, resolution: float
 ) -> None:
     path = write_map(tmp_path / "a.tif", noise(8, 6), transform, crs=crs, nodata=7)
-    place = RasterFile(path).place
+    place = Source(path).place
     assert place is not None and read_header(path).nodata == 7
     assert place.resolution == pytest.approx(resolution, rel=1e-5)
     assert read_header(path).ground_resolution == place.resolution
@@ -59,7 +59,7 @@ def test_plain_unreadable_and_other_files_have_none(tmp_path: Path) -> None:
     tifffile.imwrite(tmp_path / "a.tif", noise(8, 6), photometric="rgb")
     (tmp_path / "b.tif").write_bytes(b"II*\0no image")
     (tmp_path / "c.png").write_bytes(b"")
-    assert [RasterFile(tmp_path / name).place for name in ("a.tif", "b.tif", "c.png")] == [None] * 3
+    assert [Source(tmp_path / name).place for name in ("a.tif", "b.tif", "c.png")] == [None] * 3
 
 
 def test_compressions_that_tifffile_alone_can_not_decode_are_read(
@@ -84,8 +84,8 @@ def test_files_next_to_an_image_are_not_opened(tmp_path: Path) -> None:
         dataset.update_tags(ns="OVERVIEWS", OVERVIEW_FILE=str(tmp_path / "pipe"))
     for name in ("a.tif.ovr", "a.tif.msk", "a.tif.aux.xml", "a.tfw", "a.tifw", "pipe"):
         os.mkfifo(tmp_path / name)
-    assert RasterFile(path).place is None
-    with RasterFile(path).reading() as opened:
+    assert Source(path).place is None
+    with Source(path).reading() as opened:
         assert opened.mark_nodata(np.zeros((600, 600), np.uint8), 9) == 0
 
 
@@ -96,7 +96,7 @@ def test_a_file_that_names_others_is_no_image(tmp_path: Path) -> None:
     </SimpleSource></VRTRasterBand></VRTDataset>"""
     for name in ("a.tif", "a.tiff"):
         (tmp_path / name).write_text(vrt)
-        assert RasterFile(tmp_path / name).place is None
+        assert Source(tmp_path / name).place is None
         with pytest.raises(UserError, match=f"^{tmp_path / name}: "):
             read_header(tmp_path / name)
 
@@ -116,13 +116,13 @@ def test_without_rasterio_geotiffs_are_plain_and_others_say_what_to_install(
 ) -> None:
     path = write_map(tmp_path / "a.tif", noise(8, 6))
     monkeypatch.setitem(sys.modules, "rasterio", None)
-    assert RasterFile(path).place is None and np.array_equal(read_image(path, COLOUR), noise(8, 6))
+    assert Source(path).place is None and np.array_equal(read_image(path, COLOUR), noise(8, 6))
     with (
         pytest.raises(
             UserError,
             match="its ground resolution: needs rasterio, which is not installed; python -m pip install",
         ),
-        RasterFile(path).reading() as opened,
+        Source(path).reading() as opened,
     ):
         opened.find_scale(ImageFormat(3, ground_resolution=0.5), 1.0)
     assert ground_scale(path, None, 0.5, 0.5) == 0.5
@@ -160,7 +160,7 @@ def test_pixels_without_data_are_marked(
     alpha = {"photometric": "rgb", "alpha": "yes"} if bands == 4 else {}
     path = write_map(tmp_path / "a.tif", image, nodata=nodata, **alpha)
     ids = np.ones((700, 6), np.uint8)
-    with RasterFile(path).reading() as opened:
+    with Source(path).reading() as opened:
         assert opened.mark_nodata(ids, 255) == expected == (ids == 255).sum()
     assert expected == 0 or (ids[600:602] == 255).all()
 
@@ -188,12 +188,12 @@ class Images:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        assert RasterFile(self.paths[index]).place is not None
+        assert Source(self.paths[index]).place is not None
         return np.array(read_image(self.paths[index], COLOUR))
 
 
 def test_corner_is_the_upper_left_one(tmp_path: Path) -> None:
-    place = RasterFile(write_map(tmp_path / "a.tif", noise(8, 6))).place
+    place = Source(write_map(tmp_path / "a.tif", noise(8, 6))).place
     assert place is not None
     assert place.to_map(np.zeros((1, 2))).tolist() == [list(CORNER)]
 
@@ -206,7 +206,7 @@ def test_corner_is_the_upper_left_one(tmp_path: Path) -> None:
 def test_a_crs_without_a_way_to_degrees_is_a_line_before_anything_is_predicted(
     tmp_path: Path, crs: str
 ) -> None:
-    source = RasterFile(write_map(tmp_path / "a.tif", noise(8, 6), at(), crs=crs))
+    source = Source(write_map(tmp_path / "a.tif", noise(8, 6), at(), crs=crs))
     assert source.place is not None
     with pytest.raises(UserError, match="no way to longitude and latitude"):
         source.place.to_degrees(np.zeros((1, 2)))
@@ -221,7 +221,7 @@ def test_a_map_where_0_is_white_is_predicted_with_the_turned_value_of_no_data(
     path = write_map(
         tmp_path / "a.tif", noise(8, 6)[..., :1], at(), nodata=7, photometric="MINISWHITE"
     )
-    with RasterFile(path) as source, source.reading() as opened:
+    with Source(path) as source, source.reading() as opened:
         assert opened.find_format(ImageFormat(1)).nodata == 248
 
 
@@ -230,7 +230,7 @@ def test_a_place_turns_with_the_pixels(tmp_path: Path, orientation: int) -> None
     """Each corner lies on the map where its stored pixel does."""
     image = np.arange(48, dtype=np.uint8).reshape(8, 6, 1)
     path = write_map(tmp_path / "a.tif", image, at(0.5, turn=30))
-    plain = RasterFile(path).place
+    plain = Source(path).place
     with tifffile.TiffFile(path) as tiff:
         tags = [
             (tag.code, tag.dtype, tag.count, tag.value, True)
@@ -240,7 +240,7 @@ def test_a_place_turns_with_the_pixels(tmp_path: Path, orientation: int) -> None
     tags += [(274, 3, 1, orientation, True), (42113, 2, 0, "7", True)]
     how = {"photometric": "minisblack", "metadata": None, "extratags": tags}
     tifffile.imwrite(tmp_path / "b.tif", image[..., 0], **how)
-    with RasterFile(tmp_path / "b.tif") as source:
+    with Source(tmp_path / "b.tif") as source:
         turned, place = source.image(ImageFormat(1))[0][..., 0], source.place
         ids = np.zeros(turned.shape, np.uint8)
         with source.reading() as opened:
@@ -275,5 +275,5 @@ def test_the_resolution_of_a_scene_that_is_too_large_to_open_whole_is_known(tmp_
     how = {"width": side, "height": side, "tiled": True, "sparse_ok": True, "compress": "deflate"}
     with rasterio.open(path, "w", driver="GTiff", **how, **about):
         pass
-    with RasterFile(path) as source, source.reading() as opened:
+    with Source(path) as source, source.reading() as opened:
         assert opened.find_scale(ImageFormat(1, ground_resolution=1.0), 1.0) == pytest.approx(0.5)

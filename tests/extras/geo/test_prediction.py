@@ -20,7 +20,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
 from unet_ddp.data.readers import base
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, how_to_install
 from unet_ddp.extras.geo.maps import Place
 from unet_ddp.extras.objects.borders import CLASS_NAMES
@@ -130,11 +130,11 @@ def test_images_are_brought_to_the_networks_ground_resolution(here: Path) -> Non
     write_map(here / "fine.tif", noise(120, 90), at(0.25))
     write_map(here / "same.tif", noise(60, 45), at(0.5))
     found = Predictor.from_checkpoint("checkpoints/best.pt", device="cpu", ground_resolution=0.5)
-    assert found.open(RasterFile(Path("fine.tif"))).input_size == (
+    assert found.open(Source(Path("fine.tif"))).input_size == (
         30,
         22,
     )  # at the checkpoint's scale of 0.5
-    assert found.open(RasterFile(Path("same.tif"))).input_size == (30, 22)
+    assert found.open(Source(Path("same.tif"))).input_size == (30, 22)
     assert found("fine.tif").ids.shape == (120, 90)
     write_photo(here / "plain.png")
     assert run("fine.tif", "same.tif", "plain.png", "--ground-resolution", "0.5") == 0
@@ -148,9 +148,9 @@ def test_a_files_own_no_data_value_is_filled(here: Path) -> None:
     image[:20] = 7
     found = Predictor.from_checkpoint("checkpoints/best.pt", device="cpu")
     fill = np.array(found.preprocessing.fill, np.uint8)
-    opened = found.open(RasterFile(write_map(here / "a.tif", image, nodata=7)))
+    opened = found.open(Source(write_map(here / "a.tif", image, nodata=7)))
     assert (opened.read(0, 9) == fill).all()
-    assert (found.open(RasterFile(write_map(here / "b.tif", image))).read(0, 9) == 7).all()
+    assert (found.open(Source(write_map(here / "b.tif", image))).read(0, 9) == 7).all()
 
 
 @pytest.mark.parametrize("options", [
@@ -166,7 +166,7 @@ def test_large_maps_are_read_in_windows(
     write_map(name, image, tiled=True, blockxsize=64, blockysize=64, **options)
     with rasterio.open(name, "r+") as dataset:
         dataset.build_overviews([2, 4])
-    found = source.open_image(RasterFile(name), ImageFormat(3, image.dtype.name), 1.0)
+    found = source.open_image(Source(name), ImageFormat(3, image.dtype.name), 1.0)
     assert np.array_equal(found.read(60, 70), image[60:70])
     assert np.array_equal(found.read(0, 150), image)
 
@@ -277,7 +277,7 @@ def test_objects_that_pixels_without_data_cut_are_several(
     )
     prediction = grey_predictor(labels)(here / "a.tif")
     assert prediction.ids.mean() > 0.4 and prediction.mask.max() == base + 1
-    prediction.mark_nodata(RasterFile(here / "a.tif"))
+    prediction.mark_nodata(Source(here / "a.tif"))
     assert prediction.mask[8, 8] == base + 1 and prediction.mask[20, 8] == base + 2
     assert prediction.mask.max() == base + 2 and not prediction.mask[data == 0].any()
     rings = [each["geometry"]["coordinates"] for each in polygons("a", prediction.mask, labels)]
@@ -294,7 +294,7 @@ def test_parts_of_an_object_that_touch_by_a_corner_are_several(here: Path) -> No
     write_map(here / "a.tif", bands, photometric="minisblack", alpha="yes")
     prediction = grey_predictor(ObjectLabels.of(("object",)))(here / "a.tif")
     assert prediction.mask.max() == 1
-    prediction.mark_nodata(RasterFile(here / "a.tif"))
+    prediction.mark_nodata(Source(here / "a.tif"))
     assert prediction.mask[8, 16] == 1 and prediction.mask[16, 8] == 2
 
 

@@ -26,7 +26,7 @@ from unet_ddp.config import DataConfig
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.bands import ByWindows
-from unet_ddp.data.readers.read import RasterFile, read_mask
+from unet_ddp.data.readers.read import Source, read_mask
 from unet_ddp.errors import UserError
 
 SUFFIXES = (".gpkg", ".geojson", ".shp")
@@ -68,7 +68,7 @@ def test_windows_together_are_the_whole_mask(tmp_path: Path, suffix: str, turn: 
     (pair,) = burnt(tmp_path, labels)
     whole = read_mask(pair.mask)
     parts = np.zeros_like(whole)
-    with RasterFile(pair.mask) as source, source.reading() as opened:
+    with Source(pair.mask) as source, source.reading() as opened:
         assert isinstance(opened, ByWindows)
         for top in range(0, 90, 32):
             for left in range(0, 70, 17):
@@ -90,7 +90,7 @@ def test_a_centre_on_an_edge_is_the_same_in_each_window(
     labels = write_labels(tmp_path / "l.gpkg", shapes, UTM, kind=["road"] * 40)
     (pair,) = burnt(tmp_path, labels)
     whole = read_mask(pair.mask)
-    with RasterFile(pair.mask) as source, source.reading() as opened:
+    with Source(pair.mask) as source, source.reading() as opened:
         assert isinstance(opened, ByWindows)
         for top, left in ((0, 0), (1, 1), (13, 7), (32, 17), (37, 41)):
             rows, columns = slice(top, top + 32), slice(left, left + 29)
@@ -114,7 +114,7 @@ def test_a_window_of_a_scene_that_is_too_large_to_read_whole(tmp_path: Path) -> 
     os.truncate(path, side**2 // 20)  # as large as if it had content
     labels = write_labels(tmp_path / "l.gpkg", [shapely.box(x, y - 6001, x + 6001, y)], kind=["a"])
     (pair,) = burnt(tmp_path, labels)
-    with RasterFile(pair.mask) as source, source.reading() as opened:
+    with Source(pair.mask) as source, source.reading() as opened:
         assert isinstance(opened, ByWindows) and opened.header.size == (side, side)
         part = opened.read_window(slice(12_000, 12_004), slice(11_999, 12_003))[..., 0]
     assert np.argwhere(part).tolist() == [[r, c] for r in (0, 1) for c in (0, 1, 2)]
@@ -203,7 +203,7 @@ def test_with_overlap_a_pixel_has_a_bit_for_each_class(tmp_path: Path) -> None:
     shapes = [box(0, 0, 20, 20), box(10, 10, 30, 30), box(15, 0, 25, 48), box(40, 40, 48, 48)]
     labels = write_labels(tmp_path / "l.gpkg", shapes, kind=["b", "a", "b", None])
     pairs = burnt(write_scenes(tmp_path, 1), labels, overlap=True, ignore_index=255)
-    with RasterFile(pairs[0].mask, planes=True) as source:
+    with Source(pairs[0].mask, planes=True) as source:
         mask = source.mask()
     assert pairs.class_names == ("a", "b") and source.header.channels == 1
     assert [mask[p] for p in ((5, 5), (12, 12), (28, 12), (12, 23), (47, 5))] == [2, 3, 1, 3, 0]

@@ -15,7 +15,7 @@ from tests.maps import write_map
 from tests.object_store import MemoryBucket
 from unet_ddp.data.readers import pillow
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import RasterFile, read_mask
+from unet_ddp.data.readers.read import Source, read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.extras.geo.windows import MapWindows
 from unet_ddp.extras.windows.paths import Window
@@ -69,7 +69,7 @@ def image_of(kind: str, folder: Path) -> tuple[Path, ImageFormat]:
 def test_a_part_of_an_image_is_that_of_the_whole(tmp_path: Path, kind: str, scale: float) -> None:
     path, form = image_of(kind, tmp_path)
     window = Window(64, 32, 64, 96)
-    with RasterFile(path) as source, RasterFile(window.of(path)) as part:
+    with Source(path) as source, Source(window.of(path)) as part:
         whole, nodata = source.image(form, scale=scale)
         pixels, nodata_mask = part.image(form, scale=scale)
         assert (part.header.dtype, part.header.channels) == (
@@ -118,7 +118,7 @@ def test_a_part_of_a_mask_is_that_of_the_whole(tmp_path: Path, kind: str, name: 
     for window in (PART, LAST):
         part = window.of(path)
         np.testing.assert_array_equal(read_mask(part), whole[window.rows, window.columns])
-        with RasterFile(path) as source, RasterFile(part) as other:
+        with Source(path) as source, Source(part) as other:
             assert other.header.palette == source.header.palette or source.header.palette is None
             assert other.header.has_colour_values == source.header.has_colour_values
 
@@ -135,7 +135,7 @@ def test_a_format_that_is_read_whole_is_decoded_once(
     )
 
     def look(window: Window) -> np.ndarray:
-        with RasterFile(window.of(path)) as part:
+        with Source(window.of(path)) as part:
             return part.image(form)[0]
 
     first = look(PART)
@@ -166,19 +166,19 @@ def test_a_corrupt_tile_is_named_with_its_place(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-9000:] = bytes(9000)
     path.write_bytes(content)
-    with RasterFile(LAST.of(path)) as part, pytest.raises(UserError) as caught:
+    with Source(LAST.of(path)) as part, pytest.raises(UserError) as caught:
         part.image(form)
     assert str(caught.value).startswith(
         f"{path} (rows 100 to 127, columns 140 to 159): corrupt or truncated ("
     )
-    with RasterFile(Window(0, 0, 32, 32).of(path)) as part:  # the first tiles are as they were
+    with Source(Window(0, 0, 32, 32).of(path)) as part:  # the first tiles are as they were
         assert part.image(form)[0].shape == (32, 32, 3)
 
 
 @pytest.mark.parametrize("name", ["a.window", "b.tif#0+0+5+5.window", "a.tif#0+0+5.window"])
 def test_a_path_that_names_no_window_is_one_line(tmp_path: Path, name: str) -> None:
     write_map(tmp_path / "a.tif", np.zeros((64, 64), np.uint8))
-    with RasterFile(tmp_path / name) as part, pytest.raises(UserError) as caught:
+    with Source(tmp_path / name) as part, pytest.raises(UserError) as caught:
         part.mask()
     assert str(tmp_path / name.partition("#")[0]) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -204,7 +204,7 @@ def test_of_an_object_only_the_tiles_of_a_window_are_fetched(
     monkeypatch.setattr(obstore, "get_range", counted)
     window = Window(128, 256, 128, 128)
     for _ in range(2):
-        with RasterFile(window.of(as_path("s3://bucket/set/a.tif"))) as part:
+        with Source(window.of(as_path("s3://bucket/set/a.tif"))) as part:
             np.testing.assert_array_equal(
                 part.image(ImageFormat(3))[0], pixels[window.rows, window.columns]
             )
@@ -219,7 +219,7 @@ def test_other_objects_are_refused_in_one_line(tmp_path: Path, memory_store: Mem
     obstore.put(memory_store.store, "set/a.png", path)
     with (
         pytest.raises(UserError) as caught,
-        RasterFile(PART.of(as_path("s3://bucket/set/a.png"))) as part,
+        Source(PART.of(as_path("s3://bucket/set/a.png"))) as part,
     ):
         part.mask()
     assert str(caught.value) == (
@@ -252,7 +252,7 @@ def test_a_part_is_converted_to_other_channels_as_the_whole_is(
         image = Image.open(path)
         image.putalpha(Image.fromarray(draw_scene(4, 128, 160)[0][..., 0]))
         image.save(path)
-    with RasterFile(path) as source, RasterFile(PART.of(path)) as part:
+    with Source(path) as source, Source(PART.of(path)) as part:
         whole, _ = source.image(ImageFormat(channels))
         pixels, _ = part.image(ImageFormat(channels))
     np.testing.assert_array_equal(pixels, whole[PART.rows, PART.columns])
@@ -279,7 +279,7 @@ def test_a_tiff_whose_name_is_not_utf_8_is_read_by_windows(tmp_path: Path) -> No
     odd = tmp_path / os.fsdecode(b"caf\xe9.tif")
     path.rename(odd)
     for _ in range(2):
-        with RasterFile(PART.of(odd)) as part:
+        with Source(PART.of(odd)) as part:
             pixels, _ = part.image(form)
         np.testing.assert_array_equal(pixels, draw_scene(1, 128, 160)[0][PART.rows, PART.columns])
     assert isinstance(open_scene(odd), MapWindows)  # not a decoded copy
@@ -293,7 +293,7 @@ def test_a_folder_whose_name_is_not_utf_8_may_be_the_working_one(
     folder.mkdir()
     path.rename(folder / path.name)
     monkeypatch.chdir(folder)
-    with RasterFile(PART.of(Path(path.name))) as part:
+    with Source(PART.of(Path(path.name))) as part:
         pixels, _ = part.image(form)
     np.testing.assert_array_equal(pixels, draw_scene(1, 128, 160)[0][PART.rows, PART.columns])
 
@@ -307,7 +307,7 @@ def test_all_objects_together_keep_few_bytes(tmp_path: Path, memory_store: Memor
     local, form = image_of("tif tiled", tmp_path)
     for k in range(3):
         obstore.put(memory_store.store, f"set/{k}.tif", local)
-        with RasterFile(PART.of(as_path(f"s3://bucket/set/{k}.tif"))) as part:
+        with Source(PART.of(as_path(f"s3://bucket/set/{k}.tif"))) as part:
             part.image(form)
     kept = ranges.read_block.cache_info()
     assert kept.currsize >= 3 and kept.maxsize is not None

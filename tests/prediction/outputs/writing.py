@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask, Shares
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.distributed.world import World
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
@@ -25,7 +25,7 @@ def make(kind: Callable[..., Kind], labels: Labels, **settings: Any) -> Kind:
 
 
 def image_files(image: str | Path, mask: str | Path = "a_mask.png", index: int = 0) -> ImageFiles:
-    return ImageFiles(index, Path(image), RasterFile(Path(image)), Path(mask))
+    return ImageFiles(index, Path(image), Source(Path(image)), Path(mask))
 
 
 def predicted(mask: Mask, labels: Labels, extent: Shares | None = None) -> Prediction:

@@ -269,7 +269,7 @@ class Scene(OpenFile):
     @staticmethod
     @abstractmethod
     def find_places(sources: Sequence[Any], metres: float | None) -> set[Any]:
-        """Return the images to predict, each a `RasterFile`, that have map coordinates.
+        """Return the images to predict, each a `Source`, that have map coordinates.
 
         Raises:
             UserError: their ground resolutions differ and the network's, `metres`, is None.

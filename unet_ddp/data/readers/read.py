@@ -122,7 +122,7 @@ def describe_readers(paths: Iterable[Path]) -> list[str]:
     return sorted({hashlib.sha256(text.encode()).hexdigest()[:8] for text in texts})
 
 
-class RasterFile(AbstractContextManager["RasterFile"]):
+class Source(AbstractContextManager["Source"]):
     """An image file, open from its first use until `close`; what it says of itself is read once.
 
     One thread uses it at a time. An object in storage is fetched once. With `planes` it is a mask whose
@@ -134,8 +134,8 @@ class RasterFile(AbstractContextManager["RasterFile"]):
         self._planes = planes
         self._opened: OpenFile | None = None
 
-    def __reduce__(self) -> tuple[type[RasterFile], tuple[Path, bool]]:
-        return RasterFile, (self.path, self._planes)  # another process opens the file itself
+    def __reduce__(self) -> tuple[type[Source], tuple[Path, bool]]:
+        return Source, (self.path, self._planes)  # another process opens the file itself
 
     def close(self, *_: object) -> None:
         """Close the file; using it again opens it again."""
@@ -236,6 +236,6 @@ class RasterFile(AbstractContextManager["RasterFile"]):
 
 
 def read_mask(path: Path, *, scale: float = 1.0) -> Codes:
-    """Return the mask's values (H, W) at `scale`; see `RasterFile.mask`."""
-    with RasterFile(path) as source:
+    """Return the mask's values (H, W) at `scale`; see `Source.mask`."""
+    with Source(path) as source:
         return source.mask(scale=scale)

@@ -22,7 +22,7 @@ from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
 from unet_ddp.data.pairs import CLASSES_MARK
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, count_of, join_some, print_lines, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage
 from unet_ddp.extras.annotations.imagej_rois import list_rois
@@ -144,7 +144,7 @@ class _Import:
         pairs = [("image", "mask")]
         for name, image in self._find_images():
             path = self.images[name]
-            size = RasterFile(path).header.size
+            size = Source(path).header.size
             with self._errors(image.name):
                 mask = self.painter.paint(image, size)
             mask_name = self._write_mask(folder, name, mask)

@@ -16,7 +16,7 @@ from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.masks import IGNORE_ID, Size, unpack_colour
 from unet_ddp.data.matching import Report, detect_suffix
 from unet_ddp.data.names import file_key, is_hidden, without_compound
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
 from unet_ddp.extras.annotations.regions import Patch, paste
@@ -70,7 +70,7 @@ def _read_folders(masks: Mapping[str, list[tuple[str, Path]]]) -> Iterator[Annot
     for name, files in masks.items():
         image = AnnotatedImage(f"{name}.png", None)
         for label, path in files:
-            with RasterFile(path) as opened:
+            with Source(path) as opened:
                 if opened.header.is_lossy:
                     raise UserError(f"{path}: lossy compression changes values; save masks as PNG")
                 numbers = number_densely(opened.mask())

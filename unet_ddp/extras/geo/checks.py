@@ -17,7 +17,7 @@ import numpy as np
 
 from unet_ddp.data.readers.base import Scene
 from unet_ddp.data.readers.pillow import identify
-from unet_ddp.data.readers.read import RasterFile, find_reader
+from unet_ddp.data.readers.read import Source, find_reader
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.errors import UserError, how_to_install, print_lines
 from unet_ddp.extras.geo.maps import Place
@@ -40,7 +40,7 @@ _ALIKE = 1.01  # ratio up to which ground resolutions are one
 # -- images to predict ---------------------------------------------------------------------
 
 
-def find_places(sources: Sequence[RasterFile], metres: float | None) -> set[RasterFile]:
+def find_places(sources: Sequence[Source], metres: float | None) -> set[Source]:
     """Return the images that have map coordinates; those in storage are not asked.
 
     The first maps stay open: predicting them need not open them again.
@@ -66,7 +66,7 @@ def find_places(sources: Sequence[RasterFile], metres: float | None) -> set[Rast
     return {*found}
 
 
-def _find_place(source: RasterFile, index: int) -> Place | None:
+def _find_place(source: Source, index: int) -> Place | None:
     place: Place | None = source.place
     if place is None or index >= _MOST_OPEN:
         source.close()

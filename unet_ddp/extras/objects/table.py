@@ -13,7 +13,7 @@ import numpy as np
 from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.prediction.config import PredictConfig
@@ -22,7 +22,7 @@ from unet_ddp.prediction.prediction import Prediction
 
 
 class _Table(Output):
-    def check(self, images: Mapping[RasterFile, bool]) -> None:
+    def check(self, images: Mapping[Source, bool]) -> None:
         """Refuse a network for classes."""
         if not isinstance(self.labels, ObjectLabels):
             raise UserError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from unet_ddp.checkpoints.weights import SavedModel
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.readers.base import Pixels
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, count_of
 from unet_ddp.evaluation.validation_split import find_given, rebuild, resizes_masks
 from unet_ddp.extras.onnx.quantisation import CALIBRATION
@@ -77,6 +77,6 @@ def read_calibration(
 
 def _read(path: Path, model: LoadedModel) -> Pixels:
     """Return an image, of a large one a part."""
-    with RasterFile(path) as source:
+    with Source(path) as source:
         image = open_image(source, model.preprocessing.format, model.preprocessing.scale)
         return image.read(0, min(TILE, image.input_size[0]))[:, :TILE]

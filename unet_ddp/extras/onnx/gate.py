@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.masks import IGNORE_ID, Ids, Mask
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import RunError, hides_bars
 from unet_ddp.extras.onnx.backend import OnnxBackend
 from unet_ddp.extras.onnx.runtimes import Run, open_run, open_session
@@ -186,7 +186,7 @@ def open_predict(path: Path, form: str, runtime: str, model: LoadedModel) -> Pre
         return with_network(replace(model, backend=PlanesBackend(model, run), preprocessing=pixels))
 
     def predict(image: Path) -> Mask:
-        with RasterFile(image) as source:
+        with Source(image) as source:
             pixels, _ = source.image(model.preprocessing.format)
         mask = run(pixels[None])[0]
         if model.labels.rgb:

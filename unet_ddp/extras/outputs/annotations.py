@@ -17,7 +17,7 @@ import numpy as np
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, check_installed
 from unet_ddp.extras.outputs.polygons import polygons
 from unet_ddp.files import write_errors, write_text
@@ -39,7 +39,7 @@ def open_annotations(
 
 
 class _Annotations(Output):
-    def check(self, images: Mapping[RasterFile, bool]) -> None:
+    def check(self, images: Mapping[Source, bool]) -> None:
         """Refuse a machine without rasterio, which finds the outlines."""
         check_installed("rasterio", "geo", "--annotations")
 
@@ -49,7 +49,7 @@ class CocoFile(_Annotations):
 
     path_setting = "annotations"
 
-    def check(self, images: Mapping[RasterFile, bool]) -> None:
+    def check(self, images: Mapping[Source, bool]) -> None:
         """Refuse another name than .json."""
         super().check(images)
         if not str(self.path).lower().endswith(".json"):

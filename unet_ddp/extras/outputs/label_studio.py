@@ -13,7 +13,7 @@ import numpy as np
 from scipy.ndimage import find_objects
 
 from unet_ddp.data.masks import Flags, Size
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.files import is_address
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
@@ -32,7 +32,7 @@ class LabelStudioFile(Output):
     path_setting = "label_studio"
     header, separator, footer = "[", ",", "]\n"
 
-    def check(self, images: Mapping[RasterFile, bool]) -> None:
+    def check(self, images: Mapping[Source, bool]) -> None:
         """Refuse another name than .json, by which Label Studio knows the file."""
         if not str(self.path).lower().endswith(".json"):
             raise UserError(f"--label-studio {self.path}: the name must end in .json")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, check_installed
 from unet_ddp.files import is_address
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
@@ -39,7 +39,7 @@ class Polygons(Output):
     path_setting = "polygons"
     header, separator, footer = '{"type":"FeatureCollection","features":[', ",", "]}\n"
 
-    def check(self, images: Mapping[RasterFile, bool]) -> None:
+    def check(self, images: Mapping[Source, bool]) -> None:
         """Raise a UserError if one file can't have images of these CRS; those in storage are not asked."""
         check_installed("rasterio", "geo", "--polygons")
         owners: dict[str | None, Path] = {}

@@ -8,7 +8,7 @@ import numpy as np
 
 from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.masks import Mask
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.prediction import Prediction
@@ -20,7 +20,7 @@ class RunLengths(Output):
     path_setting = "rle"
     header = "img,rle_mask"
 
-    def check(self, images: Mapping[RasterFile, bool]) -> None:
+    def check(self, images: Mapping[Source, bool]) -> None:
         """Refuse other than two classes."""
         if not self.labels.is_binary:
             names = ", ".join(self.labels.class_names)[:99]

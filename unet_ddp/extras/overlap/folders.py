@@ -18,7 +18,7 @@ from unet_ddp.data.names import find_spelling
 from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, find_stamp
 from unet_ddp.data.readers.bands import IGNORED_CODE, MOST_PLANES, join_planes
 from unet_ddp.data.readers.base import Codes
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, join_some
 from unet_ddp.files import temporary_folder, write_errors
 from unet_ddp.prediction.outputs.png import write_png
@@ -221,7 +221,7 @@ def _read_plane(file: Path, ignore: int | None) -> Codes:
     Raises:
         UserError: it is not of one class.
     """
-    with RasterFile(file) as source:
+    with Source(file) as source:
         header, codes = source.header, source.mask()
     if header.is_lossy:
         raise UserError(f"{file}: lossy compression changes values; save masks as PNG")

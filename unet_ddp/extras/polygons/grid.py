@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unet_ddp.data.masks import Size
 from unet_ddp.data.pairs import Stamp, find_stamp
 from unet_ddp.data.readers.base import TooLargeError
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, check_installed
 from unet_ddp.extras.geo.maps import Place, gdal, open_map
 from unet_ddp.extras.polygons.layers import Bounds, Geometries, Layer
@@ -105,7 +105,7 @@ def open_grid(image: Path, layer: Layer) -> Grid:
 @lru_cache(maxsize=1024)
 def _open_grid(image: Path, layer: Layer, stamp: Stamp) -> Grid:
     check_installed("rasterio", "geo", layer.path)
-    with RasterFile(image) as source:
+    with Source(image) as source:
         place = source.place
         try:
             size = source.header.size

@@ -15,7 +15,7 @@ from unet_ddp.data.csv_cells import format_row
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band, allocate
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, Output, Receiver
@@ -32,7 +32,7 @@ class Rank(Output):
         super().__init__(config, labels, image_format)
         self._uncertainty: dict[int, float] = {}  # by an image's index
 
-    def check(self, images: Mapping[RasterFile, bool]) -> None:
+    def check(self, images: Mapping[Source, bool]) -> None:
         """Refuse classes that overlap: their probabilities have no entropy of a pixel."""
         if self.labels.may_overlap:
             raise UserError("--rank: is for classes that do not overlap; leave it out")

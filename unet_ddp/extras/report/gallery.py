@@ -15,7 +15,7 @@ from unet_ddp.data.drawing import class_colours, to_rgb
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Colour, Ids, Mask
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import resize_nearest
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
@@ -99,7 +99,7 @@ def _caption(record: ImageRecord, labels: Labels) -> str:
 
 def draw_photo(path: Path, wanted: ImageFormat, longest: int) -> Image.Image:
     """Return an image to look at, reduced if its longer side has more than `longest` pixels."""
-    image = open_image(RasterFile(path), replace(wanted, ground_resolution=None), scale=1.0)
+    image = open_image(Source(path), replace(wanted, ground_resolution=None), scale=1.0)
     return Image.fromarray(to_rgb(image.read_reduced(longest)).permute(1, 2, 0).numpy())
 
 

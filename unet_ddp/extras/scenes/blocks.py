@@ -13,7 +13,7 @@ import numpy as np
 
 from unet_ddp.data.masks import Ids, Size, Sources, find_sources
 from unet_ddp.data.readers.base import Pixels
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.extras.geo.reader import MapFile, MapRows
 from unet_ddp.heads import Scores
@@ -46,7 +46,7 @@ class SceneImage:
         return lambda top, bottom: whole(top, bottom)[:, columns.start : columns.stop]
 
 
-def open_scene(predictor: Predictor, source: RasterFile) -> SceneImage | None:
+def open_scene(predictor: Predictor, source: Source) -> SceneImage | None:
     """Return the scene in a file as the network takes it; None if it can't be read in windows."""
     wanted, scale = predictor.format, predictor.preprocessing.scale
     with source.reading() as opened:

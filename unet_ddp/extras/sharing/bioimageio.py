@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.checkpoints.weights import SavedModel
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.extras.sharing.card import make_card
 from unet_ddp.extras.sharing.facts import find_facts
@@ -76,7 +76,7 @@ def prepare(
         random = np.random.default_rng(0)
         image = random.uniform(pixels.low, pixels.high, (side, side, pixels.channels))
     else:
-        with RasterFile(as_path(sample)) as source:
+        with Source(as_path(sample)) as source:
             image = source.image(pixels.format)[0]  # (H, W, C)
     image = np.pad(image, ((0, side), (0, side), (0, 0)), mode="symmetric")[:side, :side]
     planes = np.ascontiguousarray(image.transpose(2, 0, 1)[None]).astype(pixels.dtype)

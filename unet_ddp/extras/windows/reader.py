@@ -21,7 +21,7 @@ from unet_ddp.data.pairs import Pairs, Stamp, find_stamp
 from unet_ddp.data.readers.bands import BandsFile, ByWindows
 from unet_ddp.data.readers.base import Codes, Header, ImageFormat, OpenFile, Pixels, as_user_error
 from unet_ddp.data.readers.pillow import decode
-from unet_ddp.data.readers.read import READERS, RasterFile, describe_readers, find_reader
+from unet_ddp.data.readers.read import READERS, Source, describe_readers, find_reader
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.extras.geo.reader import MapFile
@@ -139,7 +139,7 @@ class Decoded:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with RasterFile(path) as source:
+        with Source(path) as source:
             self.header = source.header
         self.array = cache(self._map)
 
@@ -165,7 +165,7 @@ class Decoded:
 
     def _decode(self, is_mask: bool, planes: bool) -> NDArray[Any]:
         header = self.header
-        with RasterFile(self.path, planes) as source, source.reading() as opened:
+        with Source(self.path, planes) as source, source.reading() as opened:
             if is_mask:
                 return opened.read_mask()
             return opened.read(ImageFormat(header.channels + header.has_alpha, header.dtype))

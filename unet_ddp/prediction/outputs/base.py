@@ -28,7 +28,7 @@ from typing import ClassVar, TextIO
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Band
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
 from unet_ddp.plugins import find, is_own
@@ -47,7 +47,7 @@ class ImageFiles:
 
     index: int  # position among the job's images
     image: Path
-    source: RasterFile  # the image's file
+    source: Source  # the image's file
     mask: Path
     written: list[Path] = field(default_factory=list)  # the files of all outputs
     name: str = ""  # in files of all images: the file's name, or its path where names repeat
@@ -88,7 +88,7 @@ class Output:
         if self.path_setting:
             self.path = as_path(getattr(config, self.path_setting))
 
-    def check(self, images: Mapping[RasterFile, bool]) -> None:
+    def check(self, images: Mapping[Source, bool]) -> None:
         """Raise a UserError if it can't be had, of these labels or images (is each on a map?), on rank 0."""
 
     def files(self, image: ImageFiles) -> Sequence[Path]:

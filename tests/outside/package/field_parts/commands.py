@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import RasterFile
+from unet_ddp.data.readers.read import Source
 
 
 def measure(argv: Sequence[str] | None) -> int:
     """Print the brightness of the images that are named; return the exit status."""
     for name in argv or ():
-        with RasterFile(Path(name)) as source:
+        with Source(Path(name)) as source:
             pixels, _ = source.image(ImageFormat(3, "uint8"))
             print(f"{name}: {pixels.mean():.1f}")
     return 0
