@@ -120,7 +120,7 @@ def test_it_finds_the_row_of_an_epoch_in_the_folder(own: Path) -> None:
 def test_one_that_changes_its_row_changes_no_other_s(own: Path) -> None:
     callbacks = ["--callback", "my_callbacks:Changing", "my_callbacks:Notes"]
     argv = [*data_flags(own), *FLAGS, "--epochs", "1", *callbacks]
-    status, _, err = call_main("train", argv, str(own))
+    status, _, err = call_train(argv, str(own))
     assert status == 0, err
     assert "epoch 1 True" in (own / "notes.txt").read_text().splitlines()
     row = json.loads((own / "checkpoints" / "run.json").read_text())["metrics"]["last"]
