@@ -83,14 +83,17 @@ def write_model(
     threshold: float | None = None,
     seed: int = 3,
     config: dict[str, Any] | None = None,
+    model: str = "unet",
+    encoder: str | None = None,
 ) -> None:
     """Write a checkpoint of an untrained network that predicts every class somewhere."""
     torch.manual_seed(seed)
-    architecture = Architecture("unet", channels, labels.num_classes, None, 4)
+    architecture = Architecture(model, channels, labels.num_classes, encoder, 4)
     network: Any = build_network(architecture).eval()
+    last = network.outc.conv if encoder is None else network.segmentation_head[0]
     with torch.no_grad():
         logits = network(torch.randn(1, channels, 64, 64))
-        network.outc.conv.bias -= logits.flatten(2).median(2).values[0]
+        last.bias -= logits.flatten(2).median(2).values[0]
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "model": network.state_dict(),

@@ -95,6 +95,8 @@ def test_polygons_are_in_wgs84(here: Path) -> None:
     scene(here / "bb.tif", SOUTH)
     assert run("a.tif", "bb.tif", "--polygons", "o.geojson") == 0
     features = json.loads(Path("o.geojson").read_text())["features"]
+    shapely = pytest.importorskip("shapely", reason="the extra geo is not installed")
+    assert all(shapely.from_geojson(json.dumps(each["geometry"])).is_valid for each in features)
     for name in ("a.tif", "bb.tif"):
         mask = Path(name.replace(".", "_mask."))
         own = [each for each in features if each["properties"]["image"] == name]

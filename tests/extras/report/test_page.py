@@ -163,6 +163,7 @@ def test_pictures_lie_over_their_photos(page: Parsed) -> None:
     assert page.texts_of("output") == ["1 of 2"] and page.texts_of("a") == ["0.2500", "-"]
     styles = [str(attrs.get("style")) for attrs in page.all("i")]
     assert "background:rgb(0, 255, 150)" in styles
+    assert all({"in2", "operator"} <= attrs.keys() for attrs in page.all("fecomposite"))
 
 
 def test_scores_and_confusion(page: Parsed) -> None:
@@ -172,7 +173,7 @@ def test_scores_and_confusion(page: Parsed) -> None:
     assert cells[12:16] == ["83.3%", "16.7%", "25.0%", "75.0%"]
     heat = [attrs for attrs in page.all("td") if attrs.get("class") == "heat"]
     assert [attrs["style"] for attrs in heat] == [
-        "--share:0.833", "--share:0.167", "--share:0.250", "--share:0.750",
+        "--share:0.458", "--share:0.092", "--share:0.138", "--share:0.413",
     ]  # fmt: skip
     assert heat[1]["title"] == "2 pixels of 0 predicted as 255"
     assert cells[16:] == ["2", STRANGE]  # the settings, without those that are None

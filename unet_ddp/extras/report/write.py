@@ -53,7 +53,7 @@ def _read_shown(recipe: Path) -> dict[str, Any]:
 
 def _as_written(value: Any) -> Any:
     if isinstance(value, list):
-        return [_as_written(each) for each in value]
+        return f"[{', '.join(str(_as_written(each)) for each in value)}]"
     return value.text if isinstance(value, Scalar) else value
 
 
