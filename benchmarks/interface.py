@@ -1,4 +1,7 @@
-"""The public interface as plain values: what docs/reference/public.md promises, by names and defaults."""
+"""The public interface as plain values: what docs/reference/public.md promises, by names and defaults.
+
+python -m benchmarks.interface
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import unet_ddp
 from benchmarks.reference import COMMANDS
 from benchmarks.reference_python import MEMBERS
+from benchmarks.timing import new_parser
 from unet_ddp.commands.doctor import DataClass
 from unet_ddp.commands.export_call import RuntimeScores
 from unet_ddp.evaluation.results import ClassScores
@@ -150,4 +154,5 @@ def _find_imports() -> dict[str, list[str]]:
 
 
 if __name__ == "__main__":
+    new_parser(__doc__).parse_args()
     print(json.dumps(describe_interface(), indent=1))

@@ -343,7 +343,7 @@ def test_the_last_layer_of_a_new_network_has_a_rate_of_a_hundredth(
 def test_a_checkpoint_describes_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     config, data, world = with_options(accumulate=2, batch_size=1), make_data(), World(size=3)
-    model, loaders, _ = build_run(config, data)
+    model, loaders, _ = build_run(config, data, world=world)
     about = build_metadata(config, model, data, loaders, world)
     assert about.pop("files").shape == (len(data.split.training) + len(data.split.validation), 2)
     assert about == {
@@ -361,8 +361,9 @@ def test_a_checkpoint_describes_its_run(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_lines_about_a_run() -> None:
     config = replace(CONFIG, run=RunConfig(checkpoints="here", exp_name="one"))
+    _, of_two, _ = build_run(config, world=World(size=2))
     model, loaders, state = build_run(config)
-    lines = describe_run(config, model, state, loaders, World(size=2))
+    lines = describe_run(config, model, state, of_two, World(size=2))
     count = sum(parameter.numel() for parameter in state.network.parameters())
     assert lines == [
         f"network: {PLAIN}; {count:,} parameters",
