@@ -319,7 +319,7 @@ def test_ctrl_c_stops_the_ranks_and_the_run_goes_on(images: Path) -> None:
     script = """
         import unet_ddp
 
-        settings = dict(images="imgs", masks="masks", width=2, epochs=3000, batch_size=1, workers=0)
+        settings = dict(images="imgs", masks="masks", width=2, epochs=100, batch_size=1, workers=0)
         try:
             unet_ddp.train(**settings, nproc=2)
         except KeyboardInterrupt:
