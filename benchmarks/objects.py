@@ -24,7 +24,7 @@ from benchmarks.timing import new_parser, print_table
 from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.evaluation.validation_split import rebuild
-from unet_ddp.extras.objects.labels import EXTENTS, SEEDS, ObjectLabels
+from unet_ddp.extras.objects.labels import EXTENTS, SEEDS, SMOOTHINGS, ObjectLabels
 from unet_ddp.extras.objects.scores import ObjectCounts, count_objects
 from unet_ddp.extras.objects.separation import separate, to_shares
 from unet_ddp.prediction.predictor import Predictor
@@ -69,13 +69,14 @@ def predict(best: Path) -> Pairs:
     return [(predictor(pair.image).probabilities, read_mask(pair.mask)) for pair in pairs]
 
 
-def score(pairs: Pairs, separation: tuple[float, float]) -> ObjectCounts:
+def score(pairs: Pairs, separation: tuple[float, float], smoothing: float = 0.0) -> ObjectCounts:
     """Count the objects; of two classes, the foreground is body and extent alike."""
     counts = []
     for probabilities, truth in pairs:
         shares = np.rint(255 * probabilities[[1, 1]]).astype(np.uint8)
         body, extent = to_shares(probabilities) if len(probabilities) == 3 else shares
-        counts.append(count_objects(separate(body, extent, separation), truth))
+        found = separate(body, extent, separation, smoothing=smoothing)
+        counts.append(count_objects(found, truth))
     return ObjectCounts.total(counts)
 
 
@@ -102,16 +103,17 @@ def main(argv: list[str] | None = None) -> int:
     labels = read_model(best["instances"]).labels
     assert isinstance(labels, ObjectLabels)
     pairs = predict(best["instances"])
-    found = {f"with border, {labels.separation}": score(pairs, labels.separation)}
+    counts = score(pairs, labels.separation, labels.smoothing)
+    found = {f"with border, {labels.separation}, smoothed by {labels.smoothing:g}": counts}
     pairs = predict(best["binary"])
     tried = {
         "without, connected at": [(at, at) for at in EXTENTS],
         "without, watershed": [*product(SEEDS, EXTENTS)],
     }
     for name, separations in tried.items():
-        counted = [(each, score(pairs, each)) for each in separations]
-        chosen, counts = max(counted, key=lambda pair: pair[1].quality)
-        found[f"{name} {chosen}"] = counts
+        counted = [(each, by, score(pairs, each, by)) for each in separations for by in SMOOTHINGS]
+        chosen, smoothing, counts = max(counted, key=lambda row: row[-1].quality)
+        found[f"{name} {chosen}, smoothed by {smoothing:g}"] = counts
     rows = []
     for name, c in found.items():
         shares = c.precisions[0], c.quality, c.panoptic_quality
