@@ -31,27 +31,13 @@ from benchmarks.timing import new_parser
 from tests.ranks import call_main
 from unet_ddp import Predictor
 
-HEIGHT, WIDTH, COUNT, PACKED = (
-    24,
-    32,
-    12,
-    4,
-)  # of images, and their number in a case and in the pack
+HEIGHT, WIDTH = 24, 32  # of images
+COUNT, PACKED = 12, 4  # images in a case and in the pack
 PARTS = "released_parts"  # the module of the user's own parts
 OWN = ["--model", f"{PARTS}:Tiny", "--width", "8"]
 TRAIN = [
-    "--no-amp",
-    "--workers",
-    "0",
-    "--device",
-    "cpu",
-    "-b",
-    "2",
-    "--validation",
-    "50",
-    "--lr",
-    "0.02",
-]
+    "--no-amp", "--workers", "0", "--device", "cpu", "-b", "2", "--validation", "50", "--lr", "0.02",
+]  # fmt: skip
 CASES: dict[str, list[str]] = {
     "two": ["--width", "1", "--bilinear", "--epochs", "9", "--stop-after", "23"],
     "classes": [

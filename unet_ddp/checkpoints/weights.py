@@ -22,7 +22,6 @@ from unet_ddp.plugins import is_built_in
 
 RUNS = Path("checkpoints")  # where runs are saved without --checkpoints
 _DAY = 86400.0
-
 _OURS = {"architecture", "labels", "preprocessing"}  # what our checkpoints have besides weights
 
 State = dict[str, Tensor]

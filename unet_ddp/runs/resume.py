@@ -33,7 +33,7 @@ _SHOWN = 80  # characters of a setting in a message
 
 @dataclass(frozen=True)
 class StartPoint:
-    """Where a run starts: at a checkpoint, at given weights, or at new ones."""
+    """The state that a run starts from: a checkpoint's, given weights, or new ones."""
 
     content: Content | None = None
     """Checkpoint of the run to continue; None for a new run."""

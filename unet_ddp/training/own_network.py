@@ -40,7 +40,6 @@ def try_network(
     _check_parameters(where, network)
     check_saved(where, network.state_dict())
     example = example.to(next(network.parameters()).dtype)
-    _check_logits(where, network, example)
     numbers, seed = Numbers({"model": network}), torch.initial_seed()
     with keeping(network):
         seed_all(seed + 1)  # what is drawn anew differs
@@ -48,7 +47,8 @@ def try_network(
     _load(where, twin, network.state_dict())
     with keeping(network, twin), torch.no_grad():
         before = dict(network.state_dict(keep_vars=True))
-        network(example)
+        with torch.enable_grad():
+            _check_logits(where, network(example))
         after = network.state_dict(keep_vars=True)
         _check_same_kind(where, before, after)
         _load(where, twin, network.state_dict())
@@ -69,10 +69,9 @@ def _check_parameters(where: str, network: nn.Module) -> None:
         raise UserError(f"{where}: has no parameters to train")
 
 
-def _check_logits(where: str, network: nn.Module, example: Tensor) -> None:
-    """Check that the network does not end in softmax or sigmoid, which the loss and the prediction apply."""
-    with keeping(network):
-        step: Any = network(example).grad_fn
+def _check_logits(where: str, output: Tensor) -> None:
+    """Check that an output is not of softmax or sigmoid, which the loss and the prediction apply."""
+    step: Any = output.grad_fn
     while step is not None and step.name().startswith(_VIEWS):
         step = step.next_functions[0][0]
     found = _ACTIVATIONS.get(step.name()) if step is not None else None

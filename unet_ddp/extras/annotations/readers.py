@@ -79,10 +79,9 @@ def open_annotations(
 
 def _name_tool(content: Any) -> str:
     """Return what other tool wrote a file of JSON, and which of its exports is read; nothing if that is not known."""
+    # Of a list the first item is looked at. VIA's fields have no fixed names: they are one level deeper.
     first = content
-    for _ in range(
-        2
-    ):  # VIA's has no fixed names of fields; of tasks and features the first is looked at
+    for _ in range(2):
         if isinstance(first, list):
             first = first[0] if first else None
         if isinstance(first, dict):

@@ -60,10 +60,8 @@ def mark_borders(codes: Codes) -> Ids:
 def _compare_neighbours(numbers: NDArray[np.int32]) -> tuple[Flags, Flags]:
     """Return two (H, W): next to another number, background too; next to another object, both on objects or not."""
     differs, touches = np.zeros(numbers.shape, bool), np.zeros(numbers.shape, bool)
-    for before, after in (
-        (np.s_[:, :-1], np.s_[:, 1:]),
-        (np.s_[:-1], np.s_[1:]),
-    ):
+    beside, below = (np.s_[:, :-1], np.s_[:, 1:]), (np.s_[:-1], np.s_[1:])
+    for before, after in (beside, below):
         one, other = numbers[before], numbers[after]
         unequal = one != other
         both = unequal & (one > 0) & (other > 0)
