@@ -8,7 +8,7 @@ its mask, and none waits for another.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -214,8 +214,8 @@ class _NotPredictedError(UserError):
 
 def in_threads(
     work: Callable[[Item], Result], items: Iterable[Item], threads: int
-) -> Iterator[Result]:
-    """Yield the result of `work` on each item, in order, up to 2 per thread in advance."""
+) -> Generator[Result, None, None]:
+    """Yield the result of `work` on each item, in order, up to 2 per thread in advance; close it to end them."""
     pool = ThreadPoolExecutor(threads)
     started: deque[Future[Result]] = deque()
     try:

@@ -39,7 +39,7 @@ from unet_ddp.extras.packs.pack_columns import write_columns
 from unet_ddp.extras.packs.pack_files import INDEX, shard_name
 from unet_ddp.extras.packs.pack_index import PackIndex, Shard
 from unet_ddp.extras.packs.pack_output import deleting_objects, new_file, new_pack, shard_folder
-from unet_ddp.extras.packs.shards import Members, ShardJob, write_shards
+from unet_ddp.extras.packs.shards import Members, ShardJob, write_shard
 from unet_ddp.files import as_path, ended_by_sigterm
 from unet_ddp.prediction.pipeline import in_threads
 from unet_ddp.settings import Brief, Kind, flag
@@ -53,9 +53,9 @@ class PackLaunch(LaunchConfig):
     """Settings of one start; never saved with the run."""
 
     workers: Annotated[
-        int | None, N, POSITIVE, Brief("Processes that write shards (default: one per core).")
+        int | None, N, POSITIVE, Brief("Shards written at a time (default: one per core).")
     ] = None
-    """Processes that write shards; any number writes the same bytes (default: one per core)."""
+    """Shards written at a time; any number writes the same bytes (default: one per core)."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def write_pack(
     workers: int = 1,
     shard_mb: float = SHARD_MB,
 ) -> list[Shard]:
-    """Write the shards by `workers` processes, and then the index that makes them a pack; return the shards.
+    """Write the shards, `workers` at a time, and then the index that makes them a pack; return the shards.
 
     Raises:
         UserError: a file can't be read or written; no object is left.
@@ -215,8 +215,9 @@ def _write_shards(
     shards = []
     with (
         shard_folder(output) as folder,
-        # Closed before the folder is removed: processes write there.
-        closing(write_shards(list_jobs(folder), min(workers, len(parts)))) as written,
+        # Threads: most of the time is the disk's or the network's, and SHA-256 releases Python's lock. They end
+        # before the folder is removed.
+        closing(in_threads(write_shard, list_jobs(folder), workers)) as written,
         bar,
     ):
         for rows, (size, sha256, found) in zip(parts, written, strict=True):

@@ -1,29 +1,17 @@
-"""Shards of a pack: which pairs each has, and their files, written by one process or several with the same bytes."""
+"""Shards of a pack: which pairs each has, and their files."""
 
 from __future__ import annotations
 
 import io
-import multiprocessing
-import os
-import signal
 import tarfile
-import threading
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import NamedTuple
 
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.base import as_user_error
-from unet_ddp.data.readers.read import own_readers, use_own_readers
 from unet_ddp.data.remote_pairs import RemotePairs
-from unet_ddp.errors import RunError
-from unet_ddp.extras.cloud import Url, put, start_reader
+from unet_ddp.extras.cloud import Url, put
 from unet_ddp.extras.cloud.pointer import hash_file
 from unet_ddp.extras.packs.pack_files import BLOCK, member_name
 
@@ -106,80 +94,3 @@ def write_shard(job: ShardJob) -> Written:
         put(address, file)
         file.unlink()
     return written
-
-
-def write_shards(jobs: Iterable[ShardJob], workers: int) -> Generator[Written, None, None]:
-    """Yield the shards once they are written, in order, by `workers` processes; a single one is this one.
-
-    Close it: then no process writes any more.
-
-    Raises:
-        UserError, OSError: see `write_shard`.
-        RunError: a process was ended.
-    """
-    if workers == 1:
-        yield from map(write_shard, jobs)
-        return
-    started: deque[Future[Written]] = deque()
-    with _processes(workers) as pool:
-        for job in jobs:
-            started.append(pool.submit(write_shard, job))
-            if len(started) > workers:  # one more than they write, so that none waits
-                yield started.popleft().result()
-        while started:
-            yield started.popleft().result()
-
-
-@contextmanager
-def _processes(count: int) -> Iterator[Executor]:
-    """Yield new processes; they are killed if the block fails, and end with this one.
-
-    They are not forked: the threads of a client of storage do not survive that.
-    """
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(count, context, _start_process, (own_readers(),))
-    others = {*multiprocessing.active_children()}
-    resource_tracker.ensure_running()  # its start would let SIGINT through again
-    try:
-        with _without_sigint():
-            for _ in range(count):  # each starts one, as none is idle during its imports
-                pool.submit(os.getpid)
-        yield pool
-    except BaseException as error:
-        for process in {*multiprocessing.active_children()} - others:
-            process.kill()
-        if isinstance(error, BrokenProcessPool):
-            raise RunError(
-                "a process that wrote a shard was ended, perhaps because the memory was full; use fewer --workers"
-            ) from None
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _without_sigint() -> Iterator[None]:
-    """Block Ctrl-C, for this process and for good in those that it starts: it ends them itself."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _start_process(readers: Sequence[str]) -> None:
-    """Prepare a process that writes shards; Ctrl-C is for the one that started it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-    use_own_readers(readers)
-    start_reader(warns=False)
-
-
-def _exit_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
