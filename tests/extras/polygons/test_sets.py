@@ -351,6 +351,20 @@ def test_a_view_is_no_layer(maps: Path) -> None:
         prepared(maps / "imgs", maps / "labels.gpkg")
 
 
+def test_a_view_beside_the_layer_is_passed_over(maps: Path) -> None:
+    before = prepared(maps / "imgs", maps / "labels.gpkg")
+    with sqlite3.connect(maps / "labels.gpkg") as file:
+        file.execute("CREATE VIEW saved AS SELECT * FROM labels")
+        for table in ("gpkg_contents", "gpkg_geometry_columns"):  # as ogr2ogr and QGIS register it
+            columns = [row[1] for row in file.execute(f"PRAGMA table_info({table})")]
+            names = ", ".join(columns)
+            values = names.replace("table_name", "'saved'").replace("identifier", "'saved'")
+            file.execute(f"INSERT INTO {table} ({names}) SELECT {values} FROM {table}")
+    file.close()
+    after = prepared(maps / "imgs", maps / "labels.gpkg")
+    assert after.labels == before.labels and len(after.labels.names) > 2
+
+
 # -- mistakes ------------------------------------------------------------------------------
 
 

@@ -113,9 +113,16 @@ def open_layer(path: Path) -> Layer:
 def _open(path: Path, stamps: tuple[Stamp, ...]) -> Layer:
     with opening(path) as pyogrio:
         _check_content(path)
+        views = _find_views(path)  # they may call functions
         layers = pyogrio.list_layers(path).astype(str).tolist()  # name and type
+        layers = [each for each in layers if each[0] not in views]
         found = [name for name, kind in layers if re.search("Polygon|Surface", kind)]
         found = found or [name for name, kind in layers if kind == "Unknown"]
+        if views and not found:
+            raise UserError(
+                f"{path}: layer {views[0]} is a view, which may call functions; save it as a table: ogr2ogr table.gpkg "
+                f"{path} {views[0]}"
+            )
         if len(found) != 1:
             shown = join_some([f"{name} ({kind})" for name, kind in layers], _SHOWN)
             raise UserError(
@@ -135,19 +142,12 @@ def find_files(labels: Path) -> list[Path]:
 
 
 def _check_content(path: Path) -> None:
-    """Refuse a file of other content than its suffix says, a view, and a shapefile that lacks a part."""
+    """Refuse a file of other content than its suffix says, and a shapefile that lacks a part."""
     suffix = path.suffix.lower()
     with path.open("rb") as file:
         is_known = re.match(_FIRST[suffix], file.read(64))
     if not is_known:
         raise UserError(f"{path}: is not a {suffix} file by its content; replace it")
-    if suffix == ".gpkg":
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            for (view,) in database.execute(_VIEWS):
-                raise UserError(
-                    f"{path}: layer {view} is a view, which may call functions; save it as a table: ogr2ogr "
-                    f"table.gpkg {path} {view}"
-                )
     if suffix == ".shp":
         for other in path.parent.glob(f"{escape(path.stem)}.*"):  # GDAL opens more of them
             refuse_special(other)
@@ -157,6 +157,14 @@ def _check_content(path: Path) -> None:
                 f"{path}: {path.stem}{min(missing)} is missing: a shapefile is several files; copy .shx, .dbf and "
                 ".prj, too"
             )
+
+
+def _find_views(path: Path) -> list[str]:
+    """Return the names of the layers of a GeoPackage that are no tables."""
+    if path.suffix.lower() != ".gpkg":
+        return []
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        return [name for (name,) in database.execute(_VIEWS)]
 
 
 def _read(
