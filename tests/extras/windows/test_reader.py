@@ -239,15 +239,17 @@ def test_a_scene_stays_open_in_one_thread(tmp_path: Path) -> None:
     assert other[0] is not open_scene(path)
 
 
-@pytest.mark.parametrize("kind", ["png", "tif tiled", "palette"])
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency")  # Pillow's
+@pytest.mark.parametrize("kind", ["png", "tif tiled", "palette", "transparent palette"])
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_a_part_is_converted_to_other_channels_as_the_whole_is(
     tmp_path: Path, kind: str, channels: int
 ) -> None:
     """Also a PNG with alpha, which is decoded once for all of them."""
-    path, _ = image_of(kind, tmp_path) if kind != "palette" else (tmp_path / "a.png", None)
-    if kind == "palette":
-        Image.open(image_of("png", tmp_path)[0]).quantize(17).save(path)
+    path, _ = image_of(kind, tmp_path) if "palette" not in kind else (tmp_path / "a.png", None)
+    if "palette" in kind:
+        opacity = {"transparency": bytes([9, 0, 99])} if kind != "palette" else {}
+        Image.open(image_of("png", tmp_path)[0]).quantize(17).save(path, **opacity)
     elif kind == "png":
         image = Image.open(path)
         image.putalpha(Image.fromarray(draw_scene(4, 128, 160)[0][..., 0]))
@@ -256,6 +258,18 @@ def test_a_part_is_converted_to_other_channels_as_the_whole_is(
         whole, _ = source.image(ImageFormat(channels))
         pixels, _ = part.image(ImageFormat(channels))
     np.testing.assert_array_equal(pixels, whole[PART.rows, PART.columns])
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_a_thumbnail_shows_the_colours_of_a_palette(tmp_path: Path, suffix: str) -> None:
+    """Two indices of one colour look alike."""
+    path = tmp_path / f"a.{suffix}"
+    image = Image.fromarray(draw_scene(2, 128, 160)[1], "P")
+    image.putpalette([90, 90, 90] * 2)
+    image.save(path)
+    with Source(PART.of(path)) as part, part.reading() as opened:
+        thumbnail = opened.read_thumbnail(8)
+    np.testing.assert_allclose(thumbnail, 90, atol=0.01)
 
 
 def test_a_png_with_alpha_is_decoded_once_for_the_look_for_data_and_for_training(

@@ -22,6 +22,7 @@ from unet_ddp.data.readers.bands import BandsFile, ByWindows
 from unet_ddp.data.readers.base import Codes, Header, ImageFormat, OpenFile, Pixels, as_user_error
 from unet_ddp.data.readers.pillow import decode
 from unet_ddp.data.readers.read import READERS, Source, describe_readers, find_reader
+from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.extras.geo.reader import MapFile
@@ -77,6 +78,12 @@ class WindowFile(BandsFile, MapFile):
             return pixels
         stored = Image.fromarray(pixels if count > 1 else pixels[..., 0])
         return decode(stored, wanted, self.path)  # as a whole image is converted
+
+    def read_thumbnail(self, size: int) -> NDArray[np.float32]:
+        """Return the part in grey, (size, size); of a palette, its colours."""
+        if self.header.palette is None:
+            return super().read_thumbnail(size)
+        return resize_area(self.read(ImageFormat(1)).astype(np.float32), (size, size))[..., 0]
 
     def read_mask(self) -> Codes:
         """Return the values of a mask (h, w), or its colours (h, w, 3)."""
@@ -168,4 +175,5 @@ class Decoded:
         with Source(self.path, planes) as source, source.reading() as opened:
             if is_mask:
                 return opened.read_mask()
-            return opened.read(ImageFormat(header.channels + header.has_alpha, header.dtype))
+            has_alpha = header.has_alpha or header.palette is not None  # of some colours
+            return opened.read(ImageFormat(header.channels + has_alpha, header.dtype))
