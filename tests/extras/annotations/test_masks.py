@@ -6,7 +6,7 @@ import pytest
 
 from unet_ddp.extras.annotations.masks import NameFinder, clean_label
 
-IMAGES = NameFinder(["scan_1", "sub/other", "very/deep/third", "u\u0308ber", "é"])
+IMAGES = NameFinder(["scan_1", "sub/other", "very/deep/third", "u\u0308ber", "é", "a b", "5%20"])
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,8 @@ IMAGES = NameFinder(["scan_1", "sub/other", "very/deep/third", "u\u0308ber", "é
         ("third.jpg", "very/deep/third"),
         ("/data/local-files/?d=other.jpg", "sub/other"),  # Label Studio's local files
         ("/data/local-files/?d=sub%2Fo%74her.jpg", "sub/other"),
+        ("x/a%20b.jpg", "a b"),
+        ("5%20.jpg", "5%20"),
         ("y/other.jpg", None),  # another folder's
         ("\u00fcber.jpg", "u\u0308ber"),  # composed, as most systems write it, of a Mac's file
         ("e\u0301.jpg", "é"),

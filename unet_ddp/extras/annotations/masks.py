@@ -112,9 +112,7 @@ class NameFinder:
         Raises:
             UserError: it may be several.
         """
-        _, is_local, path = text.rpartition("?d=")  # of Label Studio's local files
-        if is_local:
-            path = unquote(path)
+        path = text.rpartition("?d=")[2]  # of Label Studio's local files
         path = file_key(path).replace("\\", "/")
         parts = [part for part in path.split("/") if part not in (".", "..")]
         *folders, last = parts or [""]
@@ -129,7 +127,8 @@ class NameFinder:
                     raise UserError(f"image {shorten(text)} may be {names[0]} or {names[1]}")
                 if names:
                     return names[0]
-        return None
+        # As in an address, Label Studio's too: a%20b is "a b".
+        return self.find(unquote(text)) if unquote(text) != text else None
 
 
 def clean_label(text: object) -> str:
