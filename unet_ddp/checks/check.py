@@ -84,9 +84,6 @@ def prepare_data(
     assert data is not None and data.split is not None and data.labels is not None
     table = data.table
     training, one_size, most = _measure(config, table, data.split)
-    draw = parts.plan_draw(config, table, data.labels, data.split.training, seed=seed)
-    if draw is not None:
-        report.notes.append(draw.describe())
     prepared = PreparedData(
         data.split,
         data.labels,
@@ -97,8 +94,6 @@ def prepare_data(
         range=measure_range(table, training, data.format.channels),
         groups=data.groups,
         one_size=one_size,
-        draw=draw,
-        cut=parts.plan_cuts(config, draw),
         most_pixels=most,
         rare=find_rare(table, data.split),
     )
