@@ -43,7 +43,7 @@ def train_unguarded(session: Session) -> None:
     """Train one epoch with nothing that only reliability needs."""
     with (
         mock.patch.multiple(
-            step, snapshot_buffers=lambda buffers: [], restore_unless=lambda ok, snapshot: None
+            step, snapshot_buffers=lambda buffers: [], restore_unless=lambda ok, *buffers: None
         ),
         mock.patch.object(session.folder, "is_due", lambda step: False),
         mock.patch.object(session.tracker, "_guard", Nothing()),

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from unet_ddp.cli import parse_train
-from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.commands.train_parts import choose_parts
 from unet_ddp.extras.cache.samples import open_cache
 from unet_ddp.extras.diagnose.compiled import compile_network, log_uncompiled
@@ -25,13 +24,6 @@ def test_a_run_has_the_parts_that_its_settings_ask_for() -> None:
     )
     argv = ["--model", "fpn", "--encoder", "resnet18", "--encoder-weights", "imagenet"]
     assert choose_parts(parse_train(argv)) == RunParts(encoder_pixels=normalise_for)
-
-
-def test_settings_of_data_choose_what_is_drawn_and_cut() -> None:
-    plain, jittered = (parse_train(argv).data for argv in ([], ["--scale-jitter", "0.5", "2"]))
-    assert DATA_PARTS.plan_cuts(plain, None) is None
-    assert DATA_PARTS.plan_cuts(plain, lambda epoch, index: (index, None)) is not None
-    assert DATA_PARTS.plan_cuts(jittered, None) is not None
 
 
 @pytest.mark.processes

@@ -9,10 +9,9 @@ import torch
 
 from unet_ddp.config import DataConfig, NetworkConfig, OptimizationConfig, TrainConfig
 from unet_ddp.distributed.device import is_out_of_memory
-from unet_ddp.distributed.out_of_memory import describe_shortage
+from unet_ddp.distributed.out_of_memory import describe_shortage, explain_out_of_memory
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
-from unet_ddp.training.guard import explain_out_of_memory
 
 # torch's messages: c10/cuda/CUDACachingAllocator.cpp, c10/core/impl/alloc_cpu.cpp
 CUDA = (

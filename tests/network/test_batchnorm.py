@@ -10,7 +10,7 @@ from tests.tiny import PIXELS, make_batch, make_network, make_state
 from unet_ddp.network.batchnorm import average_over_ranks, correct_bias, count_as_sound
 from unet_ddp.network.sync_batchnorm import SyncBatchNorm2d
 from unet_ddp.training.state import Schedule
-from unet_ddp.training.step import copies_of, snapshot_buffers, train_steps
+from unet_ddp.training.step import train_steps
 
 COUNT = 13  # batches; the momentum's 1 / 10 is between
 
@@ -21,7 +21,7 @@ def pixels(number: int) -> Tensor:
 
 
 def copies(network: nn.Module) -> dict[Tensor, Tensor]:
-    return copies_of(snapshot_buffers(network.buffers()))
+    return {buffer: buffer.clone() for buffer in network.buffers()}
 
 
 def moments(values: Tensor) -> tuple[Tensor, Tensor]:

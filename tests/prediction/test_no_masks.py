@@ -10,10 +10,10 @@ from tests.maps import write_map
 from tests.prediction.models import noise, write_model, write_photo
 from tests.prediction.test_predict import run
 from tests.ranks import Ranks, call_main
-from unet_ddp.commands import predict
 from unet_ddp.data.labels import Labels
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.overlap.labels import OverlapLabels
+from unet_ddp.prediction import summary
 
 NONE = ["--mask-format", "none"]
 LISTS = {
@@ -68,7 +68,7 @@ def test_it_says_where_the_result_is(
     assert run(*flags, "few.csv") == 0
     out = capsys.readouterr().out
     assert "p/0.png -> few.csv\n" in out and out.endswith("\nfew.csv: 3 images\n")
-    monkeypatch.setattr(predict, "FEW", 2)
+    monkeypatch.setattr(summary, "FEW", 2)
     assert run(*flags, "many.csv") == 0
     assert capsys.readouterr().out.endswith("\n3 images predicted\nmany.csv: 3 images\n")
 

@@ -45,8 +45,8 @@ def name(config: PredictConfig, images: Sequence[str], labels: Labels) -> list[I
 def test_masks_go_next_to_their_images_or_to_a_folder() -> None:
     first, second = outputs("a.jpg", "q/b.png")
     masks = Path("a_mask.png"), Path("q/b_mask.png")
-    assert first == ImageFiles(0, Path("a.jpg"), first.source, masks[0], [masks[0]])
-    assert second == ImageFiles(1, Path("q/b.png"), second.source, masks[1], [masks[1]])
+    assert first == ImageFiles(0, Path("a.jpg"), first.source, masks[0], "a.jpg", [masks[0]])
+    assert second == ImageFiles(1, Path("q/b.png"), second.source, masks[1], "b.png", [masks[1]])
     assert (first.source.path, second.source.path) == (first.image, second.image)
     in_folder = outputs("a.jpg", "q/b.png", output="out", mask_format="tif")
     assert [files.mask for files in in_folder] == [Path("out/a_mask.tif"), Path("out/b_mask.tif")]

@@ -317,7 +317,7 @@ def test_torch_and_opencv_share_the_cores_for_a_while() -> None:
 
 
 def files_for(*paths: Path) -> list[ImageFiles]:
-    return [ImageFiles(n, path, Source(path), path) for n, path in enumerate(paths)]
+    return [ImageFiles(n, path, Source(path), path, path.name) for n, path in enumerate(paths)]
 
 
 def test_a_batch_that_fails_is_an_error_of_each_of_its_images(photos: PredictConfig) -> None:

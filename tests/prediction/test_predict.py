@@ -31,6 +31,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.distributed.world import World
 from unet_ddp.files import replacing
+from unet_ddp.prediction import summary
 from unet_ddp.prediction.outputs import mask as mask_module
 from unet_ddp.prediction.pipeline import Outcome
 
@@ -361,7 +362,7 @@ def test_one_class_only_is_a_warning(here: Path, capsys: pytest.CaptureFixture[s
 def test_of_many_images_a_summary_is_printed(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(predict, "FEW", few)
+    monkeypatch.setattr(summary, "FEW", few)
     content = checkpoint.load(here / "checkpoints" / "best.pt")
     content["model"]["outc.conv.bias"][0] += 1e6
     checkpoint.save(here / "checkpoints" / "best.pt", content)
@@ -371,8 +372,8 @@ def test_of_many_images_a_summary_is_printed(
     assert run("p", "--rle", "l.csv") == 1
     out = capsys.readouterr().out
     assert out.count("warning: all of it is 0") == (2 if few == 3 else 0)
-    summary = "2 images predicted, e.g. p/a_mask.png\nwarning: 2 of them have one class only\n"
-    assert (summary in out) == (few == 2)
+    said = "2 images predicted, e.g. p/a_mask.png\nwarning: 2 of them have one class only\n"
+    assert (said in out) == (few == 2)
     assert out.endswith("l.csv: 2 images\n")
     (here / "p" / "c_mask.png").unlink()
     assert run("p", "--skip-existing") == 1
@@ -411,11 +412,11 @@ bars: list[tuple[bool | None, int]] = []
 def test_the_bar_counts_all_processes_images(
     monkeypatch: pytest.MonkeyPatch, images: int, rank: int, size: int, expected: Any
 ) -> None:
-    monkeypatch.setattr(predict, "tqdm", Bar)
+    monkeypatch.setattr(summary, "tqdm", Bar)
     files = [Path(str(n)) for n in range(images)]
     job = SimpleNamespace(files=files, world=World(rank, size))
     outcomes = [Outcome(line=str(n)) for n in range(rank, images, size)]
-    assert predict.print_outcomes(job, outcomes) == (0, 0, 0, 0)  # type: ignore[arg-type]
+    assert summary.print_outcomes(job, outcomes) == (0, 0, 0, 0)  # type: ignore[arg-type]
     assert bars.pop() == expected
 
 

@@ -37,7 +37,6 @@ from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.groups import group_names
 from unet_ddp.data.label_rules import MaskValues, choose_labels, warn_soft_edges
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import Flags, Size
 from unet_ddp.data.matching import Report, find_pairs
 from unet_ddp.data.pairs import Pairs, collect
 from unet_ddp.data.readers.base import ImageFormat, OpenFile, Scene
@@ -83,10 +82,11 @@ def prepare_data(
     )
     assert data is not None and data.split is not None and data.labels is not None
     table = data.table
-    training, one_size, most = _measure(config, table, data.split)
-    draw = parts.plan_draw(config, table, data.labels, data.split.training, seed=seed)
-    if draw is not None:
-        report.notes.append(draw.describe())
+    training = table.find(data.split.training)
+    used = training | table.find(data.split.validation)
+    kinds = np.unique(table.columns["kind"][:][used])
+    sizes = {scaled_size(*table.kinds[int(kind)].image.size, config.scale) for kind in kinds}
+    are_alike = len(sizes) == 1 and not config.ground_resolution
     prepared = PreparedData(
         data.split,
         data.labels,
@@ -96,23 +96,11 @@ def prepare_data(
         notes=report.notes + [f"warning: {line}" for line in report.warnings],
         range=measure_range(table, training, data.format.channels),
         groups=data.groups,
-        one_size=one_size,
-        draw=draw,
-        cut=parts.plan_cuts(config, draw),
-        most_pixels=most,
+        one_size=max(sizes) if are_alike else None,
+        most_pixels=max(height * width for height, width in sizes),
         rare=find_rare(table, data.split),
     )
     return parts.adapt(config, table, prepared, seed)
-
-
-def _measure(config: DataConfig, table: Table, split: Split) -> tuple[Flags, Size | None, int]:
-    """Return which rows are trained on, the one size of a split's images (None if they differ), and the most pixels."""
-    training = table.find(split.training)
-    used = training | table.find(split.validation)
-    kinds = np.unique(table.columns["kind"][:][used])
-    sizes = {scaled_size(*table.kinds[int(kind)].image.size, config.scale) for kind in kinds}
-    one_size = max(sizes) if len(sizes) == 1 and not config.ground_resolution else None
-    return training, one_size, max(height * width for height, width in sizes)
 
 
 def check_dataset(

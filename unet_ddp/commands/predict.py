@@ -10,7 +10,7 @@ file for all images. Of several processes each takes its share of the images, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from threading import RLock
 from typing import NoReturn
@@ -22,17 +22,15 @@ from unet_ddp.data.readers.base import Scene
 from unet_ddp.data.readers.read import find_readers, use_own_readers
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, one_line
-from unet_ddp.files import complain, exit_on_signals
+from unet_ddp.files import exit_on_signals
 from unet_ddp.prediction.config import PredictConfig, parse_predict
 from unet_ddp.prediction.load import load_predictor
 from unet_ddp.prediction.outputs.base import open_outputs
 from unet_ddp.prediction.outputs.records import Records
 from unet_ddp.prediction.paths import find_images, name_outputs
-from unet_ddp.prediction.pipeline import Job, Outcome, process_images
-from unet_ddp.prediction.summary import print_summary
+from unet_ddp.prediction.pipeline import Job, process_images
+from unet_ddp.prediction.summary import print_outcomes, print_summary
 
-FEW = 20  # images that get a line each; for more, a summary is printed
 PATIENCE = 86400.0  # seconds that a process waits at the end for those still predicting
 
 
@@ -75,33 +73,5 @@ def predict(config: PredictConfig, world: World) -> int:
         failed, single_class, skipped, kept = map(sum, zip(*world.gather(counts), strict=True))
         for each in records:
             each.merge(world)
-        world.on_main(lambda: print_summary(job, failed, single_class, skipped, kept, few=FEW))
+        world.on_main(lambda: print_summary(job, failed, single_class, skipped, kept))
     return 1 if failed else 0
-
-
-def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int, int]:
-    """Print the outcomes; return how many images failed, have one class only, were skipped, and had files that are the same.
-
-    A bar shows all processes' images, if there are several.
-    """
-    failed = single_class = skipped = kept = 0
-    total = len(job.files)
-    shown = total > 1 and job.world.is_main
-    disable = None if shown else True
-    with tqdm(total=total, unit="image", disable=disable, dynamic_ncols=True) as bar:
-        for outcome in outcomes:
-            line = outcome.line
-            if outcome.single_class:
-                single_class += 1
-                line += f"; warning: all of it is {outcome.single_class}"
-            kept += outcome.kept > 0
-            if outcome.is_skipped:
-                skipped += 1
-            elif outcome.error:
-                failed += 1
-                complain(UserError(outcome.error))
-            elif total <= FEW:
-                tqdm.write(one_line(line))
-            done = 1 if outcome.is_shared else job.world.size  # the others are about as far
-            bar.update(min(done, total - bar.n))
-    return failed, single_class, skipped, kept

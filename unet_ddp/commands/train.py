@@ -47,6 +47,7 @@ from unet_ddp.data.loaders import Loaders
 from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.distributed.device import cudnn_autotuning, tf32_products
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
+from unet_ddp.distributed.out_of_memory import explain_out_of_memory
 from unet_ddp.distributed.stop_signal import StopSignal
 from unet_ddp.distributed.world import World
 from unet_ddp.heads import Tuner, find_head
@@ -56,7 +57,6 @@ from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.plan import RunBuilder, run_planners
 from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.tracking import Tracker, console
-from unet_ddp.training.guard import explain_out_of_memory
 from unet_ddp.training.prefetch import Prefetcher
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import train_steps

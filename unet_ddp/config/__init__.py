@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from unet_ddp.config.data import DataConfig
+from unet_ddp.config.data import PRESETS, DataConfig
 from unet_ddp.config.run import LaunchConfig, RunConfig
 from unet_ddp.config.training import LOSS_NAMES, PIXEL_TERMS, NetworkConfig, OptimizationConfig
 from unet_ddp.files import as_path, is_address
@@ -17,8 +17,8 @@ from unet_ddp.settings import NAMES, Kind, Plain, names_of, settings_of, values_
 from unet_ddp.storage import storage_of
 
 __all__ = [
-    "LOSS_NAMES", "PIXEL_TERMS", "DataConfig", "LaunchConfig", "NetworkConfig", "OptimizationConfig", "RunConfig",
-    "TrainConfig", "all_but",
+    "LOSS_NAMES", "PIXEL_TERMS", "PRESETS", "DataConfig", "LaunchConfig", "NetworkConfig", "OptimizationConfig",
+    "RunConfig", "TrainConfig", "all_but",
 ]  # fmt: skip
 
 

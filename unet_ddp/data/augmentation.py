@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unet_ddp.config.data import PRESETS
+from unet_ddp.config import PRESETS
 from unet_ddp.data.masks import IGNORE_ID, Ids, Size
 from unet_ddp.data.readers.base import ImageFormat, Pixels
 from unet_ddp.errors import UserError
@@ -82,7 +82,7 @@ class Augmentation:
 
         A random pixel of the class `drawn`, if the mask has one, is in the crop.
         """
-        generator = self._new_generator(epoch, index)
+        generator = np.random.default_rng([self.seed, epoch, index])
         if self.crop_size and self.cut:
             image, mask = self.cut(image, mask, self.crop_size, drawn, generator)
         if self._own is None:
@@ -102,9 +102,6 @@ class Augmentation:
             ) from error
         return changed, ids
 
-    def _new_generator(self, epoch: int, index: int) -> np.random.Generator:
-        return np.random.default_rng(np.random.SeedSequence([self.seed, epoch, index]))
-
     def _change_by_own(
         self, image: Pixels, mask: Ids, generator: np.random.Generator
     ) -> tuple[Pixels, Ids]:
@@ -115,7 +112,8 @@ class Augmentation:
 
     def _check_repeats(self, image: Pixels, mask: Ids) -> None:
         """Refuse an augmentation whose result depends on more than the generator."""
-        one, other = (self._change_by_own(image, mask, self._new_generator(0, 0)) for _ in range(2))
+        same = [np.random.default_rng([self.seed, 0, 0]) for _ in range(2)]
+        one, other = (self._change_by_own(image, mask, generator) for generator in same)
         if not all(map(np.array_equal, one, other)):
             raise UserError(
                 "gives two results for one generator, so a run could not be repeated; take all random "

@@ -34,6 +34,7 @@ Entrypoint = Callable[[Config, World], int]
 
 _SAY_WITHIN = 5  # seconds
 FAULT = 1  # exit status
+_SIGNAL_NAMES = {128 + each: each.name for each in signal.Signals}  # by exit status
 
 
 def parse_program(parse: Callable[..., Parsed], argv: Sequence[str] | None, name: str) -> Parsed:
@@ -90,7 +91,7 @@ def run_on_all_ranks(
         _clear_frames(error)
         leave(world, failed=True)
     if world.is_main:
-        emit("end", exit_status=status, signal=signal_of(status))
+        emit("end", exit_status=status, signal=_SIGNAL_NAMES.get(status))
     sys.exit(status)
 
 
@@ -153,14 +154,6 @@ def exit_status_of(error: BaseException) -> int:
     if isinstance(error, SystemExit) and isinstance(error.code, int):
         return error.code
     return FAULT
-
-
-def signal_of(status: int) -> str | None:
-    """Return the name of the signal of which an exit status is, as SIGTERM; None for another."""
-    try:
-        return signal.Signals(status - 128).name
-    except ValueError:
-        return None
 
 
 # -- --nproc N ------------------------------------------------------------------------------

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from unet_ddp.config import TrainConfig
+from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.distributed.world import World
+from unet_ddp.errors import RunError
 
 
-def explain_memory(error: RuntimeError, config: TrainConfig, world: World, phase: str) -> str:
-    """Return the line for a run that is out of memory in building, training or validation."""
+@contextmanager
+def explain_out_of_memory(config: TrainConfig, world: World, phase: str) -> Iterator[None]:
+    """Replace torch's error in building, training or validation by a RunError with what would help."""
+    try:
+        yield
+        return
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        shortage = describe_shortage(error)
     rank = f"rank {world.rank} of {world.size}: " if world.size > 1 else ""
     device = "GPU" if world.device.type == "cuda" else "machine"
     advice = _advise(config, world, phase)
-    return f"{rank}the {device} is out of memory in {phase}: {describe_shortage(error)}; {advice}"
+    # Without the frames of torch's, which hold tensors.
+    raise RunError(f"{rank}the {device} is out of memory in {phase}: {shortage}; {advice}")
 
 
 def describe_shortage(error: RuntimeError) -> str:

@@ -1,4 +1,4 @@
-"""Networks that take sizes of a multiple alone, for images of any size."""
+"""Networks of others, for images of any size: also those that take sizes of a multiple alone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parameter import is_lazy
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, shorten
+
+_STRIDES = tuple(2**k for k in range(11))
 
 
 class AnySize(nn.Module):
@@ -64,3 +67,31 @@ def fit_any_size(network: nn.Module, name: str, num_classes: int, **needs: int) 
     fields = {"_logit_channels": num_classes, "_part_name": name, **needs}
     network.__class__ = type(kind.__name__, (AnySize, kind), fields)
     return network
+
+
+def make_own(
+    name: str, make: Any, channels: int, num_classes: int, settings: dict[str, Any]
+) -> nn.Module:
+    """Return a network of the user's own, for images of any size, by its function.
+
+    Raises:
+        UserError: the function fails, or returns something else.
+    """
+    try:
+        network = make(channels, num_classes, **settings)
+    except Exception as error:  # of code that is not ours
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"--model {name}: {reason}; see docs/own_parts.md") from error
+    if not isinstance(network, nn.Module):
+        raise UserError(f"--model {name}: returns {shorten(network)}, no torch.nn.Module")
+    lazy = next((key for key, p in network.named_parameters() if is_lazy(p)), None)
+    if lazy is not None:
+        raise UserError(
+            f"--model {name}: {lazy} has no size until the first pass (a lazy layer); give the layer its channels"
+        )
+    stride = getattr(network, "stride", AnySize.stride)
+    if stride not in _STRIDES:
+        raise UserError(
+            f"--model {name}: its stride is {shorten(stride)}; it must be a power of two"
+        )
+    return fit_any_size(network, f"--model {name}", num_classes, stride=stride)

@@ -9,13 +9,11 @@ from typing import Annotated, Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from unet_ddp.errors import Limit, UserError, count_of, shorten
-from unet_ddp.network.any_size import AnySize, fit_any_size
+from unet_ddp.network.any_size import make_own
 from unet_ddp.plugins import find, is_built_in, is_own
 
-_STRIDES = tuple(2**k for k in range(11))
 _ENCODER = ("encoder.", "inc.", "down")  # what its parameters' names begin with
 _LAST = ("segmentation_head.", "outc.")
 
@@ -137,32 +135,8 @@ def build_network(
     if is_ours:
         network: nn.Module = make(*sizes, **given)
     else:
-        network = _make_own(part, make, *sizes, given)
+        network = make_own(part, make, *sizes, given)
     return network.to(memory_format=torch.channels_last)
-
-
-def _make_own(
-    name: str, make: Any, channels: int, num_classes: int, settings: dict[str, Any]
-) -> nn.Module:
-    """Return a network of the user's own, for images of any size."""
-    try:
-        network = make(channels, num_classes, **settings)
-    except Exception as error:  # of code that is not ours
-        reason = f"{type(error).__name__}: {error}"
-        raise UserError(f"--model {name}: {reason}; see docs/own_parts.md") from error
-    if not isinstance(network, nn.Module):
-        raise UserError(f"--model {name}: returns {shorten(network)}, no torch.nn.Module")
-    lazy = next((key for key, p in network.named_parameters() if is_lazy(p)), None)
-    if lazy is not None:
-        raise UserError(
-            f"--model {name}: {lazy} has no size until the first pass (a lazy layer); give the layer its channels"
-        )
-    stride = getattr(network, "stride", AnySize.stride)
-    if stride not in _STRIDES:
-        raise UserError(
-            f"--model {name}: its stride is {shorten(stride)}; it must be a power of two"
-        )
-    return fit_any_size(network, f"--model {name}", num_classes, stride=stride)
 
 
 # -- the encoder: smp's, or the classic U-Net's way down ------------------------------------

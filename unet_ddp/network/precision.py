@@ -21,8 +21,19 @@ class Precision:
     """
 
     def __init__(self, device: torch.device, precision: str = "auto") -> None:
+        is_cpu = device.type == "cpu"
+        if precision == "float16" and is_cpu:
+            raise UserError(
+                "--precision float16: needs a GPU; on a CPU use bfloat16 or leave it out"
+            )
+        if precision == "auto" and is_cpu:
+            precision = "float32"
+        elif precision == "auto":
+            # Before Ampere bfloat16 is emulated, many times slower than float16.
+            is_native = torch.cuda.is_bf16_supported(including_emulation=False)
+            precision = "bfloat16" if is_native else "float16"
         self.device = device
-        self.dtype = _choose_dtype(device, precision)
+        self.dtype: torch.dtype = getattr(torch, precision)
         """The type autocast computes in; float32 when off."""
         self.scaler = GradScaler(device.type, enabled=self.dtype == torch.float16)
 
@@ -31,20 +42,6 @@ class Precision:
         is_mixed = self.dtype != torch.float32
         dtype = self.dtype if is_mixed else None
         return torch.autocast(self.device.type, dtype=dtype, enabled=is_mixed)
-
-
-def _choose_dtype(device: torch.device, precision: str) -> torch.dtype:
-    is_cpu = device.type == "cpu"
-    if precision == "float16" and is_cpu:
-        raise UserError("--precision float16: needs a GPU; on a CPU use bfloat16 or leave it out")
-    if precision == "auto":
-        if is_cpu:
-            return torch.float32
-        # Before Ampere bfloat16 is emulated, many times slower than float16.
-        is_native = torch.cuda.is_bf16_supported(including_emulation=False)
-        precision = "bfloat16" if is_native else "float16"
-    dtype: torch.dtype = getattr(torch, precision)
-    return dtype
 
 
 # -- depthwise convolutions ----------------------------------------------------------------

@@ -170,7 +170,7 @@ def name_outputs(
         output.check(maps)
     files, names = [], tell_apart(images)
     for index, mask in enumerate(_name_masks(maps, config, labels)):
-        image = ImageFiles(index, images[index], sources[index], mask, name=names[index])
+        image = ImageFiles(index, images[index], sources[index], mask, names[index])
         for output in outputs:
             image.written.extend(output.files(image))
         files.append(image)

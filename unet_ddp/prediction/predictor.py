@@ -34,7 +34,7 @@ from unet_ddp.heads import Scores, find_head
 from unet_ddp.prediction.backends import KINDS, LoadedModel, mean_logits, open_models
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.source import SourceImage, in_memory, open_array, open_image
-from unet_ddp.prediction.tiling import TiledScores, Tiling, blend, to_share
+from unet_ddp.prediction.tiling import TiledScores, Tiling, blend
 
 TILE, OVERLAP = 1024, 0.25
 _FREE = 0.5  # of the free memory, or a GPU's, that predicting images whole may take
@@ -102,7 +102,7 @@ class Predictor:
         self._running = Lock() if device.type == "cuda" else nullcontext()
         self._too_large: set[tuple[int, int]] = set()  # sizes of images that ran out of memory
         self.stride = max(network.stride for network in self.networks)
-        self.tiling = Tiling(tile or TILE, to_share(overlap), self.stride)
+        self.tiling = Tiling(tile or TILE, overlap / 100, self.stride)
         self._check_options(threshold)
 
     @classmethod
@@ -140,6 +140,10 @@ class Predictor:
         return cls(models, device=place, **options)
 
     def _check_options(self, threshold: float | None) -> None:
+        if not 0 <= self.tiling.overlap < 1:
+            raise UserError(
+                f"--overlap {100 * self.tiling.overlap:g}: must be 0 or more and below 100"
+            )
         if self.tta not in KINDS:
             raise UserError(f"--tta {self.tta}: must be one of {', '.join(KINDS)}")
         if self.tiling.side < self.stride:

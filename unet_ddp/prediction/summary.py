@@ -1,18 +1,50 @@
-"""The lines at the end of a job of predictions."""
+"""The lines of a job of predictions: one for each image if they are few, and those at its end."""
 
 from __future__ import annotations
 
-from unet_ddp.errors import count_of, print_lines
+from collections.abc import Iterable
+
+from tqdm import tqdm
+
+from unet_ddp.errors import UserError, count_of, one_line, print_lines
 from unet_ddp.files import complain
-from unet_ddp.prediction.pipeline import Job
+from unet_ddp.prediction.pipeline import Job, Outcome
+
+FEW = 20  # images that get a line each; for more, a summary is printed
 
 
-def print_summary(
-    job: Job, failed: int, single_class: int, skipped: int, kept: int, *, few: int
-) -> None:
-    """Print how the job went; up to `few` images have a line each, printed before."""
+def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int, int]:
+    """Print the outcomes; return how many images failed, have one class only, were skipped, and had files that are the same.
+
+    A bar shows all processes' images, if there are several.
+    """
+    failed = single_class = skipped = kept = 0
     total = len(job.files)
-    if total > few:
+    shown = total > 1 and job.world.is_main
+    disable = None if shown else True
+    with tqdm(total=total, unit="image", disable=disable, dynamic_ncols=True) as bar:
+        for outcome in outcomes:
+            line = outcome.line
+            if outcome.single_class:
+                single_class += 1
+                line += f"; warning: all of it is {outcome.single_class}"
+            kept += outcome.kept > 0
+            if outcome.is_skipped:
+                skipped += 1
+            elif outcome.error:
+                failed += 1
+                complain(UserError(outcome.error))
+            elif total <= FEW:
+                tqdm.write(one_line(line))
+            done = 1 if outcome.is_shared else job.world.size  # the others are about as far
+            bar.update(min(done, total - bar.n))
+    return failed, single_class, skipped, kept
+
+
+def print_summary(job: Job, failed: int, single_class: int, skipped: int, kept: int) -> None:
+    """Print how the job went, after its outcomes."""
+    total = len(job.files)
+    if total > FEW:
         line = f"{count_of(total - failed - skipped, 'image')} predicted"
         for example in job.files[0].written[:1]:
             line += f", e.g. {example}"

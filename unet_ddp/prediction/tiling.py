@@ -27,17 +27,6 @@ _UNUSED = 7 / 16
 The rest, up to the same share from the other window's edge, is a smooth ramp."""
 
 
-def to_share(overlap: float) -> float:
-    """Return the share of a window's side that is `overlap` percent.
-
-    Raises:
-        UserError: it is out of range.
-    """
-    if not 0 <= overlap < 100:
-        raise UserError(f"--overlap {overlap:g}: must be 0 or more and below 100")
-    return overlap / 100
-
-
 @dataclass(frozen=True)
 class Tiling:
     """Square windows that start at multiples of the network's stride.

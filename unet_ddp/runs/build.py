@@ -9,8 +9,7 @@ from torch import nn
 
 from unet_ddp import __version__
 from unet_ddp.checkpoints.file import Content
-from unet_ddp.config import OptimizationConfig, TrainConfig
-from unet_ddp.config.data import PRESETS
+from unet_ddp.config import PRESETS, OptimizationConfig, TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.loaders import Loaders, count_workers
 from unet_ddp.data.preprocessing import Preprocessing

@@ -8,6 +8,7 @@ import shlex
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,6 +31,10 @@ def now() -> str:
 def describe_start(device: torch.device) -> Content:
     """Return the facts of this start as plain values; None for what is not known."""
     commit, has_changes = read_commit()
+    packages: dict[str, str | None] = dict.fromkeys(_PACKAGES)
+    for name in packages:
+        with suppress(PackageNotFoundError):
+            packages[name] = version(name)
     return {
         "date": now(),
         "unet_ddp": __version__,
@@ -39,18 +44,11 @@ def describe_start(device: torch.device) -> Content:
         "folder": str(Path.cwd()),
         "host": socket.gethostname(),
         "python": platform.python_version(),
-        "packages": {name: _find_version(name) for name in _PACKAGES},
+        "packages": packages,
         "threads": torch.get_num_threads(),
         "cuda": torch.version.cuda,
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
     }
-
-
-def _find_version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def read_commit() -> tuple[str | None, bool | None]:

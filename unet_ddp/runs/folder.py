@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -50,7 +50,7 @@ from unet_ddp.training.state import TrainState
 _ADVICE = "free some space, or choose another folder with --checkpoints"
 
 
-class RunFolder:
+class RunFolder(AbstractContextManager["RunFolder"]):
     """The folder of a run, locked by the main process; the other ranks write nothing.
 
     Checkpoints are written by a thread while training continues, from a copy in host memory.
@@ -89,9 +89,6 @@ class RunFolder:
         self._unlock: Callable[[], object] = lambda: None
         self._writing: Future[str] | None = None
         self._thread: ThreadPoolExecutor | None = None
-
-    def __enter__(self) -> RunFolder:
-        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.loaders import Loaders, build_loaders
+from unet_ddp.distributed.out_of_memory import explain_out_of_memory
 from unet_ddp.distributed.world import World
 from unet_ddp.plugins import find
 from unet_ddp.runs.build import ModelSpec, build_state, new_schedule
 from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.settings import called, with_values
-from unet_ddp.training.guard import explain_out_of_memory
 from unet_ddp.training.state import TrainState
 
 

@@ -49,6 +49,10 @@ class RunRecord:
         self._path, self._log = config.folder / NAME, log
         # Of a new run, the file is one of the run that it replaces.
         self._earlier = [] if is_new else read_record(self._path).get("starts", [])
+        self.tracked = {
+            name: str(each) for start in self._earlier for name, each in start["tracked"].items()
+        }
+        """The ids at tracking services that the run had in an earlier start, by their names."""
         self.start = {**describe_start(world.device), "processes": world.size, "tracked": {}}
         """The facts of this start; `tracked` has the ids of the run at tracking services, by their names."""
         self._made_with = {**self.start, "metrics": {}}
@@ -59,13 +63,6 @@ class RunRecord:
             "data": {"training": training, "validation": validation},
         }
         self._is_open = False
-
-    def find_tracked(self) -> dict[str, str]:
-        """Return the ids at tracking services that an earlier start of a run had; none for a new run."""
-        found: dict[str, str] = {}
-        for start in self._earlier:
-            found |= {name: str(each) for name, each in start["tracked"].items()}
-        return found
 
     def describe(self, metadata: Content) -> Content:
         """Return what each checkpoint has of a run, this start and the figures of the best epoch included.

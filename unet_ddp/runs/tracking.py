@@ -101,7 +101,7 @@ class Tracker:
     ) -> None:
         """Make what writes on the main process alone."""
         self._record = RunRecord(config, data, self._world, self._log, is_new=start.is_new)
-        about = {"start": self._record.start, "tracked": self._record.find_tracked()}
+        about = {"start": self._record.start, "tracked": self._record.tracked}
         self._writers += open_named(config, self._state, loaders, self._log, **about)
         for writer in self._writers:
             if isinstance(writer, ServiceWriter):

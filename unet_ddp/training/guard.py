@@ -1,21 +1,17 @@
-"""The guards of a run: against steps that are not finite, and for memory that does not suffice."""
+"""The guard of a run against steps that are not finite."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain
 
 import torch
 from torch import Tensor
 
-from unet_ddp.config import TrainConfig
 from unet_ddp.data.pairs import Pair
-from unet_ddp.distributed.device import is_out_of_memory
-from unet_ddp.distributed.out_of_memory import explain_memory
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError
 from unet_ddp.training.step import StepReport
@@ -102,16 +98,3 @@ class FiniteGuard:
                 "float32 if float16 was used; check the images if they are always the same"
             )
         self.log(f"warning: {message} ({self._in_a_row} in a row, {self.skipped} in all)")
-
-
-@contextmanager
-def explain_out_of_memory(config: TrainConfig, world: World, phase: str) -> Iterator[None]:
-    """Replace torch's error in building, training or validation by a RunError with what would help."""
-    try:
-        yield
-        return
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        line = explain_memory(error, config, world, phase)
-    raise RunError(line)  # without the frames of torch's, which hold tensors

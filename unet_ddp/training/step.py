@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-import operator
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -28,8 +27,8 @@ from unet_ddp.errors import UserError
 from unet_ddp.network.batchnorm import FIRST_STEPS, average_over_ranks, correct_bias
 from unet_ddp.training.state import TrainState
 
-Snapshot = list[tuple[list[Tensor], Tensor]]
-"""Buffers of one dtype, and a flat copy of their values."""
+Snapshot = list[tuple[list[int], Tensor]]
+"""Of the buffers of one dtype, their places in the list of all, and a flat copy of their values."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def train_step(
     The replica must be in training mode, the batches on its device; clip 0 is for any norm.
     """
     tensors, optimizer, scaler = state.trained, state.optimizer, state.precision.scaler
-    buffers = snapshot_buffers(before := tensors.buffers)
+    before = snapshot_buffers(tensors.buffers)
     losses = torch.zeros(3, device=state.precision.device)
     pairs: list[int] = []
     for k, (images, masks, indices) in enumerate(islice(batches, accumulate), start=1):
@@ -78,22 +77,26 @@ def train_step(
         optimizer.step()
         scaler.update()
         state.zero_gradients()
-        correct_averages(state, buffers, batches=accumulate)
-        restore_unless(is_finite, follow(buffers, before, tensors.buffers))
+        correct_averages(state, before, batches=accumulate)
+        restore_unless(is_finite, tensors.buffers, before)
         if state.average is not None:
             state.average.update_ema(state.tensors, is_finite)
         state.count_step(losses, is_finite)
     return StepReport(losses, state.schedule.at(state.done - 1), is_finite, pairs)
 
 
-def correct_averages(state: TrainState, buffers: Snapshot, *, batches: int) -> None:
+def correct_averages(state: TrainState, before: Snapshot, *, batches: int) -> None:
     """Average over ranks the buffers of which each has its own; remove the bias of batch norm's start."""
     if state.has_own_buffers:
         average_values(state.trained.own_buffers)
     if state.has_local_norms:
         average_over_ranks(state.network)
     if state.unbiased and state.done < FIRST_STEPS:  # they may still be biased
-        correct_bias(state.network, copies_of(buffers), batches=batches)
+        buffers, copies = state.trained.buffers, dict[Tensor, Tensor]()
+        for places, values in before:
+            group = [buffers[place] for place in places]
+            copies.update(zip(group, unflatten(values, group), strict=True))
+        correct_bias(state.network, copies, batches=batches)
 
 
 def train_steps(
@@ -138,23 +141,16 @@ def forward(network: nn.Module, preprocess: Preprocessing, images: Tensor) -> Te
     return logits
 
 
-def snapshot_buffers(buffers: Iterable[Tensor]) -> Snapshot:
-    """Return batch norm's buffers, grouped by dtype, each group with a flat copy of its values.
+def snapshot_buffers(buffers: Sequence[Tensor]) -> Snapshot:
+    """Return the buffers' places, grouped by dtype, each group with a flat copy of its values.
 
-    Flat, as a copy and a choice for each buffer would be a hundred kernels in a step.
+    Flat, as a copy and a choice for each buffer would be a hundred kernels in a step. Places, as a pass may put
+    another tensor in that of a buffer.
     """
-    groups: dict[torch.dtype, list[Tensor]] = {}
-    for buffer in buffers:
-        groups.setdefault(buffer.dtype, []).append(buffer)
-    return [(group, torch.cat([*map(torch.flatten, group)])) for group in groups.values()]
-
-
-def follow(snapshot: Snapshot, before: list[Tensor], now: list[Tensor]) -> Snapshot:
-    """Return the snapshot of buffers, some of which a pass has replaced by other tensors, for these."""
-    if all(map(operator.is_, before, now)):
-        return snapshot
-    new = dict(zip(before, now, strict=True))
-    return [([new[buffer] for buffer in group], values) for group, values in snapshot]
+    groups: dict[torch.dtype, list[int]] = {}
+    for place, buffer in enumerate(buffers):
+        groups.setdefault(buffer.dtype, []).append(place)
+    return [(group, torch.cat([buffers[k].flatten() for k in group])) for group in groups.values()]
 
 
 def unflatten(values: Tensor, like: list[Tensor]) -> list[Tensor]:
@@ -163,18 +159,11 @@ def unflatten(values: Tensor, like: list[Tensor]) -> list[Tensor]:
     return [chunk.view_as(tensor) for chunk, tensor in zip(chunks, like, strict=True)]
 
 
-def copies_of(snapshot: Snapshot) -> dict[Tensor, Tensor]:
-    """Return the copy of each buffer in the snapshot."""
-    copies: dict[Tensor, Tensor] = {}
-    for group, before in snapshot:
-        copies.update(zip(group, unflatten(before, group), strict=True))
-    return copies
-
-
 @torch.no_grad()
-def restore_unless(is_finite: Tensor, snapshot: Snapshot) -> None:
+def restore_unless(is_finite: Tensor, buffers: Sequence[Tensor], snapshot: Snapshot) -> None:
     """Write the snapshot's values back into the buffers, unless `is_finite` () is true."""
-    for group, before in snapshot:
+    for places, before in snapshot:
+        group = [buffers[place] for place in places]
         chosen = torch.where(is_finite, torch.cat([*map(torch.flatten, group)]), before)
         torch._foreach_copy_(group, unflatten(chosen, group))
 

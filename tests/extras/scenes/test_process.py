@@ -27,12 +27,12 @@ from tests.maps import rasterio, write_map
 from tests.prediction.models import noise, write_model, write_photo
 from tests.prediction.test_predict import run
 from tests.ranks import Ranks, warm_context
-from unet_ddp.commands.predict import print_outcomes
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.extras.scenes import parts, process
 from unet_ddp.prediction.pipeline import Outcome
 from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.prediction.summary import print_outcomes
 
 PARTS = 27  # nine rows of three blocks
 
@@ -237,7 +237,7 @@ def test_the_bar_of_several_scenes_counts_each_once(
             steps.append(n)
             return super().update(n)
 
-    monkeypatch.setattr("unet_ddp.commands.predict.tqdm", Bar)
+    monkeypatch.setattr("unet_ddp.prediction.summary.tqdm", Bar)
     job: Any = SimpleNamespace(files=[0] * 6, world=SimpleNamespace(is_main=True, size=4))
     outcomes = [Outcome("a", is_shared=True), Outcome("b", is_shared=True), Outcome("c")]
     print_outcomes(job, outcomes)

@@ -25,7 +25,8 @@ def make(kind: Callable[..., Kind], labels: Labels, **settings: Any) -> Kind:
 
 
 def image_files(image: str | Path, mask: str | Path = "a_mask.png", index: int = 0) -> ImageFiles:
-    return ImageFiles(index, Path(image), Source(Path(image)), Path(mask))
+    path = Path(image)
+    return ImageFiles(index, path, Source(path), Path(mask), path.name)
 
 
 def predicted(mask: Mask, labels: Labels, extent: Shares | None = None) -> Prediction:

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 from unet_ddp.config import OptimizationConfig, TrainConfig
 from unet_ddp.data.loaders import Loaders
+from unet_ddp.distributed.out_of_memory import explain_out_of_memory
 from unet_ddp.errors import UserError
 from unet_ddp.runs.plan import RunBuilder
-from unet_ddp.training.guard import explain_out_of_memory
 from unet_ddp.training.prefetch import Prefetcher
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import StepReport, train_steps

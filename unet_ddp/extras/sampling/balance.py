@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, Ids
 from unet_ddp.data.pairs import Pairs
@@ -15,12 +18,11 @@ _CHUNK = 64  # bytes of bits that are counted together
 _STREAM = 1  # of random numbers: those of (seed, epoch, index) alone are the augmentation's
 
 
-def plan_draw(
-    config: DataConfig, table: Table, labels: Labels, pairs: Pairs, *, seed: int
-) -> ClassDraw:
-    """Return the draw that --balance asks for, of training pairs in a table."""
-    share = config.balance / 100
-    return ClassDraw(find_classes(table, labels, pairs), share=share, seed=seed)
+def draw_by_class(config: DataConfig, table: Table, data: PreparedData, seed: int) -> PreparedData:
+    """Return the data set with the draw of training images that --balance asks for."""
+    classes = find_classes(table, data.labels, data.split.training)
+    draw = ClassDraw(classes, share=config.balance / 100, seed=seed)
+    return replace(data, draw=draw, notes=[*data.notes, draw.describe()])
 
 
 def find_classes(table: Table, labels: Labels, pairs: Pairs) -> Ids:

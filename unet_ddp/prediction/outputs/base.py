@@ -49,13 +49,8 @@ class ImageFiles:
     image: Path
     source: Source  # the image's file
     mask: Path
+    name: str  # in files of all images: the file's name, or its path where names repeat
     written: list[Path] = field(default_factory=list)  # the files of all outputs
-    name: str = ""  # in files of all images: the file's name, or its path where names repeat
-
-    def __post_init__(self) -> None:
-        """Take the file's name where none is given."""
-        if not self.name:
-            object.__setattr__(self, "name", self.image.name)
 
     def named(self, ending: str) -> Path:
         """Return the path of a file next to the mask, named as the image and with this ending."""
