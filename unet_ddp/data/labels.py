@@ -54,17 +54,11 @@ class Labels(ClassValues):
     """
 
     kind: ClassVar[str] = "classes"
-    """Its name in the point "labels", in checkpoints and in messages."""
-    defaults: ClassVar[dict[str, Any]] = {}
-    """Settings of the loss that are None by default, and not for these labels."""
+    """Its name in the points "labels" and "heads", in checkpoints and in messages."""
     layer_opacity: ClassVar[int] = 50
     """Percent with which a page lays `layer` over a photo; 100 for one with outlines of the foreground alone."""
-    needs: ClassVar[tuple[str, str, str] | None] = None
-    """Library without which nothing is predicted, its extra, and what needs it, for `check_installed`."""
     blank: ClassVar[int] = IGNORE_ID
     """Pixel of a predicted mask where the image has no data."""
-    head_name: ClassVar[str] = "softmax"
-    """Name of what stands behind the logits: probabilities, class ids, counts and the loss."""
     may_overlap: ClassVar[bool] = False
     """A pixel may have several classes: masks have a folder, band or page for each, and bit k of their values is class k."""
 

@@ -54,9 +54,7 @@ class ObjectLabels(Labels):
     """
 
     kind: ClassVar[str] = "numbered objects"
-    defaults: ClassVar[dict[str, Any]] = {"boundary_weight": 5.0}
     layer_opacity: ClassVar[int] = 100
-    needs: ClassVar[tuple[str, str, str]] = ("skimage", "objects", "a network for objects")
     blank: ClassVar[int] = 0
 
     # Not in `repr`, by which samples in the cache are found: it says nothing of them.
