@@ -54,10 +54,10 @@ HEART = [
 BASES = {"Labels": "data/labels", "Pairs": "data/pairs", "OpenFile": "data/readers/base"}
 # What is measured today: more is a decision, to be made here.
 LIMITS = {
-    "heart: statements and expressions": 22_708,
+    "heart: statements and expressions": 22_587,
     "heart: files": 32,
     "heart: modules that it imports from outside itself": 62,
-    "hooks of Labels, Pairs and OpenFile that one subclass overrides": 24,
+    "hooks of Labels, Pairs and OpenFile that one subclass overrides": 15,
     "signatures of the core that say Any": 126,
     "points with one part": 0,
 }

@@ -1,6 +1,6 @@
 """Heads: from a network's logits to probabilities, class ids, counts for scores, and the loss.
 
-Each kind of labels names its head. A head imports what only training or scoring needs when it is asked for that.
+Each kind of labels has its head. A head imports what only training or scoring needs when it is asked for that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Scores = NDArray[np.float32]
 class Head(Protocol):
     """A way from logits to probabilities, class ids, counts and a loss; it is made from the labels.
 
-    Softmax is below; Sigmoid is in extras/overlap/head.py.
+    Softmax is below; Sigmoid is in extras/overlap/head.py, ObjectSoftmax in extras/objects/head.py.
     """
 
     decision: str
@@ -137,4 +137,4 @@ SOFTMAX = Softmax()
 
 def find_head(labels: Labels) -> Head:
     """Return the head of these labels."""
-    return find("heads", labels.head_name)(labels)
+    return find("heads", labels.kind)(labels)

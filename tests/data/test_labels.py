@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -184,8 +183,8 @@ def test_numbers_become_background_body_and_border(tmp_path: Path) -> None:
     numbers = np.array([[0, 0, 7, 7, 300, 300, 99, 8, 8]], np.int32)
     ids = OBJECTS.to_ids(numbers, tmp_path)
     assert ids.tolist() == [[0, 0, 1, 2, 2, 1, IGNORE_ID, 1, 1]]
-    assert OBJECTS.ids_of_values(numbers[0], tmp_path).tolist() == [0, 0, 1, 1, 1, 1, 255, 1, 1]
-    assert OBJECTS.find_numbers(numbers).tolist() == [[0, 0, 7, 7, 300, 300, 0, 8, 8]]
+    assert OBJECTS.to_ids(numbers[0], tmp_path).tolist() == [0, 0, 1, 1, 1, 1, 255, 1, 1]
+    assert OBJECTS.find_truth(numbers).tolist() == [[0, 0, 7, 7, 300, 300, 0, 8, 8]]
     with pytest.raises(UserError, match=r"a\.png: value -3; expected numbers of objects, 1"):
         OBJECTS.to_ids(np.array([[-3, 1]], np.int32), Path("a.png"))
 
@@ -215,22 +214,19 @@ def test_values_become_background_bodies_and_one_border(tmp_path: Path) -> None:
     assert ids.tolist() == [[0, 0, 1, 3, 3, 3, 3, IGNORE_ID, 1]]
     alone = CLASSES.to_ids(np.array([[0, 0, 2_000_001, 2_000_001]], np.int32), tmp_path)
     assert alone.tolist() == [[0, 0, 2, 2]]
-    values = CLASSES.ids_of_values(np.array(row, np.int32), tmp_path)
+    values = CLASSES.to_ids(np.array(row, np.int32), tmp_path)
     assert values.tolist() == [0, 0, 1, 1, 2, 2, 2, IGNORE_ID, 1]
-    assert CLASSES.find_numbers(np.array([row], np.int32)).tolist() == [[*row[:7], 0, row[8]]]
+    assert CLASSES.find_truth(np.array([row], np.int32)).tolist() == [[*row[:7], 0, row[8]]]
     assert not CLASSES.to_ids(np.zeros((2, 2), np.uint8), tmp_path).any()
 
 
 @pytest.mark.parametrize("value", [-1_000_001, 7, 999_999, 1_000_000, 3_000_001])
-@pytest.mark.parametrize("look_up", [CLASSES.to_ids, CLASSES.ids_of_values])
-def test_a_value_without_a_known_class_is_refused(
-    look_up: Callable[[np.ndarray, Path], np.ndarray], value: int
-) -> None:
+def test_a_value_without_a_known_class_is_refused(value: int) -> None:
     said = (
         rf"a\.tif: value {value}; expected class \* 1000000 \+ number, both from 1 on, of car, tree"
     )
     with pytest.raises(UserError, match=said):
-        look_up(np.array([[0, 1_000_001, value]], np.int32), Path("a.tif"))
+        CLASSES.to_ids(np.array([[0, 1_000_001, value]], np.int32), Path("a.tif"))
 
 
 def test_values_of_objects_are_split_and_joined() -> None:

@@ -89,7 +89,7 @@ def find_classes(table: Table, labels: Labels, pairs: Pairs) -> Flags:
     for _, part, rows in table.value_blocks():
         values, inverse = np.unique(table.columns["value"][part], return_inverse=True)
         example = table.pairs[int(rows[0])].mask if len(rows) else Path()
-        ids = labels.ids_of_values(values.astype(np.int32), example)
+        ids = labels.to_ids(values.astype(np.int32), example)
         for k, has_class in enumerate(labels.planes(ids)):
             found[rows[has_class[inverse]], k] = True
     known = {name: row for row, name in enumerate(table.pairs.names())}

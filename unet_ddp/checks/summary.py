@@ -62,8 +62,10 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
     training = class_pixels(table, labels, split.training)
     validation = class_pixels(table, labels, split.validation)
     lines = labels.doubt(values.values, values.show(values.values))
-    names = labels.class_names[: labels.num_mask_classes]
-    counts = list(zip(names, training, validation, strict=False))
+    names = labels.class_names
+    counts = list(zip(names, training, validation, strict=True))
+    if labels.objects is not None:
+        del counts[-1]  # the border, which no mask has
     only = [name for name, n, m in counts if m and not n]
     nowhere = [name for name, n, m in counts if not (n or m)]
     never = [name for name, n, m in counts if n and not m]
@@ -108,10 +110,10 @@ def _find_rare(values: MaskValues, labels: Labels) -> list[str]:
 
 
 def class_pixels(table: Table, labels: Labels, pairs: Pairs) -> list[int]:
-    """Return the pixels of each class in the masks of `pairs`; see `Labels.ids_of_values`."""
+    """Return the pixels of each class in the masks of `pairs`; see `Labels.to_ids`."""
     totals = [0] * labels.num_classes
     for row, _, value, pixels in table.count_values(table.find(pairs)):
-        ids = labels.ids_of_values(np.array([value], np.int32), table.pairs[row].mask)
+        ids = labels.to_ids(np.array([value], np.int32), table.pairs[row].mask)
         for k, has_class in enumerate(labels.planes(ids)):
             if has_class[0]:
                 totals[k] += pixels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from unet_ddp.data.masks import (
     Flags,
     Ids,
     Mask,
+    ObjectMasks,
     Regions,
     Shares,
     Size,
@@ -54,17 +55,9 @@ class Labels(ClassValues):
     """
 
     kind: ClassVar[str] = "classes"
-    """Its name in the point "labels", in checkpoints and in messages."""
-    defaults: ClassVar[dict[str, Any]] = {}
-    """Settings of the loss that are None by default, and not for these labels."""
+    """Its name in the points "labels" and "heads", in checkpoints and in messages."""
     layer_opacity: ClassVar[int] = 50
     """Percent with which a page lays `layer` over a photo; 100 for one with outlines of the foreground alone."""
-    needs: ClassVar[tuple[str, str, str] | None] = None
-    """Library without which nothing is predicted, its extra, and what needs it, for `check_installed`."""
-    blank: ClassVar[int] = IGNORE_ID
-    """Pixel of a predicted mask where the image has no data."""
-    head_name: ClassVar[str] = "softmax"
-    """Name of what stands behind the logits: probabilities, class ids, counts and the loss."""
     may_overlap: ClassVar[bool] = False
     """A pixel may have several classes: masks have a folder, band or page for each, and bit k of their values is class k."""
 
@@ -79,9 +72,9 @@ class Labels(ClassValues):
         return self.num_classes
 
     @property
-    def num_mask_classes(self) -> int:
-        """Number of classes that masks contain: the first ones."""
-        return self.num_classes
+    def objects(self) -> ObjectMasks | None:
+        """These labels, if predicted masks have numbers of objects; None if they have class ids."""
+        return None
 
     @property
     def void(self) -> int | None:
@@ -111,10 +104,10 @@ class Labels(ClassValues):
         return None if self.rgb else self.nodata
 
     def to_ids(self, codes: Codes, path: Path) -> Ids:
-        """Return the class ids (H, W) uint8 of mask values (H, W), 255 where ignored; errors name `path`.
+        """Return the class ids uint8 of mask values (H, W), or (N,) without places; 255 where ignored.
 
         Raises:
-            UserError: a value belongs to no class.
+            UserError: a value belongs to no class; it names `path`.
         """
         if codes.dtype == np.uint8 and codes.size:  # by table: a tenth of the time
             table, is_known = self._bytes
@@ -158,14 +151,6 @@ class Labels(ClassValues):
             ids[codes == self.ignore] = IGNORE_ID
         return ids
 
-    def ids_of_values(self, values: Codes, path: Path) -> Ids:
-        """Return the class ids that a mask's values alone say, without their places."""
-        return self.to_ids(values, path)
-
-    def find_truth(self, ids: Ids, read: Callable[[], Codes]) -> Mask:
-        """Return the mask (H, W) that a predicted one is scored by, of class ids; `read` has its values."""
-        return ids
-
     def from_file(self, codes: Codes, path: Path) -> Mask:
         """Return the mask of an earlier prediction, from the values in its file; some may be `nodata`."""
         # Its values are those of classes; a threshold is for the masks of training.
@@ -187,10 +172,6 @@ class Labels(ClassValues):
         """Return the class ids (H, W) in a predicted mask."""
         return mask
 
-    def renumber(self, mask: Mask) -> Mask:
-        """Return a mask in which pixels became `blank`, as it would have been predicted."""
-        return mask
-
     def layer(self, mask: Mask) -> Ids:
         """Return the class ids (H, W) to draw of a mask."""
         return mask
@@ -203,10 +184,6 @@ class Labels(ClassValues):
         """Return where objects are: connected pixels of a class; of two classes, the first has none."""
         counted = mask == 1 if self.is_binary else mask < self.num_classes
         return [Regions(mask, counted, mask, are_numbers=False)]
-
-    def score(self, mask: Mask, truth: Mask) -> list[Any]:
-        """Return counts of objects that `mask` shares with `truth`, if any: a Tally for each class of `foreground`."""
-        return []
 
     def average(self, others: Sequence[Labels]) -> Labels:
         """Return the labels of an ensemble, from its networks' labels."""
@@ -235,10 +212,6 @@ class Labels(ClassValues):
     def doubt(self, values: Sequence[int], shown: str) -> list[str]:
         """Return a warning if the values of all masks look like another kind of labels."""
         return []
-
-    def summarise(self, mask: Mask) -> str:
-        """Return words about a predicted mask, to stand before its classes' shares."""
-        return ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""

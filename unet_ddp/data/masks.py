@@ -88,6 +88,22 @@ class Regions(NamedTuple):
     """The values are numbers of objects."""
 
 
+class ObjectMasks(Protocol):
+    """Labels whose predicted masks have the numbers of objects, 0 for none: what is asked of no others."""
+
+    def count(self, mask: Mask) -> int:
+        """Return the number of objects."""
+
+    def find_truth(self, codes: Mask) -> Mask:
+        """Return the mask (H, W) that a predicted one is scored by, of a file's values."""
+
+    def score(self, mask: Mask, truth: Mask) -> list[Any]:
+        """Return counts of objects that `mask` shares with `truth`: a Tally for each class of objects."""
+
+    def renumber(self, mask: Mask) -> Mask:
+        """Return a mask in which pixels became 0, as it would have been predicted."""
+
+
 def pack_colour(colour: Sequence[int]) -> int:
     """Return 0xRRGGBB of (red, green, blue)."""
     red, green, blue = colour

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -66,12 +65,12 @@ class EvaluationDataset(SegmentationDataset):
         try:
             if self._needs_truth:
                 truth = torch.from_numpy(self.read_truth(index))
-            ids = truth.numpy()
-            read = partial(self._read_values, self.pairs.to_read(index), ids.shape)
-            found = self.labels.find_truth(ids, read)
+            mask = truth
+            if self.labels.objects is not None:
+                codes = self._read_values(self.pairs.to_read(index), truth.numpy().shape)
+                mask = torch.from_numpy(self.labels.objects.find_truth(codes))
         except UserError as error:
             return error
-        mask = truth if found is ids else torch.from_numpy(found)
         return EvaluationSample(
             scaled.image[None], truth[None], scaled.mask[None], mask[None], index
         )

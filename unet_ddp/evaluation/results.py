@@ -53,7 +53,7 @@ class ImageRecord:
     pair: int  # index of its pair among those that were scored
     confusion: Integers  # as `Counts.confusion`
     boundaries: list[BoundaryCounts]  # boundary pixels of each class
-    tallies: list[Tally] = field(default_factory=list)  # what `Labels.score` counts
+    tallies: list[Tally] = field(default_factory=list)  # what `ObjectMasks.score` counts
     source: str | None = None  # of the image, if a list names it
 
     @cached_property

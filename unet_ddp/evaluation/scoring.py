@@ -22,6 +22,7 @@ from unet_ddp.evaluation.dataset import EvaluationDataset, EvaluationSample, fet
 from unet_ddp.evaluation.results import Evaluation, ImageRecord
 from unet_ddp.heads import Head
 from unet_ddp.metrics.counts import Counts
+from unet_ddp.metrics.scores import Tally
 from unet_ddp.prediction.prediction import PredictedBand
 from unet_ddp.prediction.predictor import Predictor
 
@@ -125,9 +126,10 @@ def _score(
         tolerance = default_tolerance(*size)
     true_ids = sample.truth[0].numpy()
     boundaries = count_boundaries(band.ids, true_ids, labels.planes, tolerance=tolerance)
-    tallies = labels.score(
-        decode(labels, band, true_ids, enlarged=enlarged), sample.mask[0].numpy()
-    )
+    tallies: list[Tally] = []
+    if labels.objects is not None:
+        mask = decode(labels, band, true_ids, enlarged=enlarged)
+        tallies = labels.objects.score(mask, sample.mask[0].numpy())
     confusion = table.confusion.cpu().numpy()
     return ImageRecord(pair.name, sample.pair, confusion, boundaries, tallies, pair.source)
 
@@ -156,5 +158,5 @@ def decide(logits: Tensor, threshold: float | None, head: Head) -> PredictedBand
 def decode(labels: Labels, band: PredictedBand, truth: Ids, *, enlarged: float = 1.0) -> Mask:
     """Return the mask (H, W) that labels make of a prediction, without pixels that `truth` ignores."""
     mask, _ = labels.decode([band], (truth.shape[0], truth.shape[1]), enlarged=enlarged)
-    mask[truth == IGNORE_ID] = labels.blank
+    mask[truth == IGNORE_ID] = IGNORE_ID if labels.objects is None else 0
     return mask

@@ -188,11 +188,11 @@ def describe(job: Job, files: ImageFiles, prediction: Prediction, kept: Sequence
 
 
 def summarise(prediction: Prediction) -> str:
-    """Return the number of objects, if the labels number them, and the classes' shares of the pixels."""
+    """Return the number of objects, if the mask numbers them, and the classes' shares of the pixels."""
     labels = prediction.labels
     shares = zip(labels.class_names, prediction.shares, strict=True)
     found = ", ".join(f"{name} {share:.1%}" for name, share in shares if share)
-    return labels.summarise(prediction.mask) + found
+    return f"{labels.objects.count(prediction.mask)} objects; {found}" if labels.objects else found
 
 
 def _compute(job: Job, files: ImageFiles, prediction: Prediction) -> None:

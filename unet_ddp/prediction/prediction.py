@@ -11,6 +11,7 @@ from PIL import Image
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import (
+    IGNORE_ID,
     Band,
     Flags,
     Ids,
@@ -126,11 +127,13 @@ class Prediction:
 
     def mark_nodata(self, source: Source) -> None:
         """Set the mask to IGNORE_ID, or an object's numbers to 0, where the image's file has no data."""
+        objects = self.labels.objects
         with source.reading() as opened:
             if isinstance(opened, Scene):
-                self.nodata = opened.mark_nodata(self.mask, self.labels.blank)
+                self.nodata = opened.mark_nodata(self.mask, IGNORE_ID if objects is None else 0)
         if self.nodata:
-            self.mask = self.labels.renumber(self.mask)
+            if objects is not None:
+                self.mask = objects.renumber(self.mask)
             self.__dict__.pop("ids", None)
 
     @property
@@ -146,7 +149,7 @@ class Prediction:
         """Share of each class in the pixels with data, 0 to 1; they add up to 1 unless classes overlap."""
         size = max(1, self.ids.size - self.nodata)
         counts = [int(np.count_nonzero(has)) for has in self.labels.planes(self.ids)]
-        if self.labels.blank == 0:  # pixels without data look like the first class
+        if self.labels.objects is not None:  # pixels without data look like background
             counts[0] -= self.nodata
         return [count / size for count in counts]
 

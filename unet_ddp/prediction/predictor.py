@@ -28,7 +28,7 @@ from unet_ddp.distributed.device import (
     predicts_in_bfloat16,
     total_memory,
 )
-from unet_ddp.errors import UserError, check_installed
+from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
 from unet_ddp.heads import Scores, find_head
 from unet_ddp.prediction.backends import KINDS, LoadedModel, mean_logits, open_models
@@ -82,8 +82,6 @@ class Predictor:
         if len(models) > 1:
             self.labels = self.labels.average([model.labels for model in models])
         self.head = find_head(self.labels)
-        if self.labels.needs is not None:
-            check_installed(*self.labels.needs)
         self.preprocessing = models[0].preprocessing
         if ground_resolution:
             self.preprocessing = replace(self.preprocessing, ground_resolution=ground_resolution)

@@ -31,7 +31,6 @@ from unet_ddp.runs.network import build_weights
 from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.runs.same_data import measure_files
-from unet_ddp.settings import values_of, with_values
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.own_loss import try_loss
 from unet_ddp.training.own_state import Numbers
@@ -64,9 +63,6 @@ def choose_model(
     """Return the model of the checkpoint, as far as it describes one, otherwise that of the flags."""
     options = config.optimization
     architecture, preprocessing, notes = _choose_architecture(config, data, start, parts)
-    for name, default in data.labels.defaults.items():
-        if values_of(options)[name] is None:
-            options = with_values(options, {name: default})
     loss = find_head(data.labels).make_loss(options).to(device)
     if loss.own_terms:
         seed_all(options.seed)  # the same first weights on every rank

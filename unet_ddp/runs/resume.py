@@ -22,7 +22,7 @@ from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.distributed.device import is_faster_in_bfloat16
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import UserError, check_installed, count_of, join_some, shorten, typed
+from unet_ddp.errors import UserError, count_of, join_some, shorten, typed
 from unet_ddp.runs.run_parts import StartWeights
 from unet_ddp.runs.same_data import check_same_data
 from unet_ddp.settings import Kind, Typed, as_flag, names_of, pairs_of, values_of, with_values
@@ -198,8 +198,6 @@ class StartPoint:
             moved=saved.get("moved", ()) if saved else None,
         )
         check_classes(data.labels, config.optimization.class_weights)
-        if data.labels.needs is not None:
-            check_installed(*data.labels.needs)
         if saved:
             data.notes.extend(check_same_data(saved, data, self.source))
         return data

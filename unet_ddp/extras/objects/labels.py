@@ -54,10 +54,7 @@ class ObjectLabels(Labels):
     """
 
     kind: ClassVar[str] = "numbered objects"
-    defaults: ClassVar[dict[str, Any]] = {"boundary_weight": 5.0}
     layer_opacity: ClassVar[int] = 100
-    needs: ClassVar[tuple[str, str, str]] = ("skimage", "objects", "a network for objects")
-    blank: ClassVar[int] = 0
 
     # Not in `repr`, by which samples in the cache are found: it says nothing of them.
     separation: tuple[_Share, _Share] = field(default=(0.5, 0.5), repr=False)
@@ -101,9 +98,9 @@ class ObjectLabels(Labels):
         return len(self.bodies) > 1
 
     @property
-    def num_mask_classes(self) -> int:
-        """Number of classes but for the border, which masks do not contain."""
-        return self.num_classes - 1
+    def objects(self) -> ObjectLabels:
+        """These labels."""
+        return self
 
     @property
     def named_values(self) -> dict[int, str]:
@@ -123,25 +120,14 @@ class ObjectLabels(Labels):
         return
 
     def to_ids(self, codes: Codes, path: Path) -> Ids:
-        """Return the class ids (H, W) of the numbers in a mask, borders where objects meet."""
+        """Return the class ids of the numbers in a mask (H, W), with borders; of numbers (N,), without."""
         self.check_numbers(codes, lambda _: path)
-        values = self.find_numbers(codes)
-        ids = mark_borders(values)
-        if self.has_classes:
-            is_border = ids == BORDER
-            ids = self.ids_of(values)
-            ids[is_border] = self.bodies.stop
+        values = self.find_truth(codes)
+        ids = self.ids_of(values)
+        if codes.ndim > 1:
+            ids[mark_borders(values) == BORDER] = self.bodies.stop
         ids[self._is_ignored(codes)] = IGNORE_ID
         return ids
-
-    def ids_of_values(self, values: Codes, path: Path) -> Ids:
-        """Return the class ids of values, which borders are not among."""
-        self.check_numbers(values, lambda _: path)
-        return np.where(self._is_ignored(values), np.uint8(IGNORE_ID), self.ids_of(values))
-
-    def find_truth(self, ids: Ids, read: Callable[[], Codes]) -> Numbers:
-        """Return the numbers of the objects."""
-        return self.find_numbers(read())
 
     def from_file(self, codes: Codes, path: Path) -> Mask:
         """Return the numbers in a mask's file."""
@@ -176,7 +162,7 @@ class ObjectLabels(Labels):
             expected = f"class * {CLASS_STEP} + number, both from 1 on, of {names}"
         raise UserError(f"{find_path(int(wrong[0]))}: value {wrong[0]}; expected {expected}")
 
-    def find_numbers(self, codes: Codes) -> Numbers:
+    def find_truth(self, codes: Codes) -> Numbers:
         """Return the objects' numbers, or values, (H, W) in a mask, 0 where it is to be ignored."""
         kept = np.where(self._is_ignored(codes), 0, codes).astype(np.int32, copy=False)
         return kept if self.has_classes else number_densely(kept)
@@ -241,6 +227,11 @@ class ObjectLabels(Labels):
             counts.append(count_objects(found, number_densely(true)))
         return counts
 
+    def count(self, mask: Mask) -> int:
+        """Return the number of objects."""
+        _, numbers = self.split_values(mask)
+        return int(numbers.max(initial=0))
+
     def candidates(self) -> list[ObjectLabels]:
         """Return labels with each separation that is tried."""
         return [
@@ -283,11 +274,6 @@ class ObjectLabels(Labels):
         return [
             f"--instances: the masks contain only the values {shown}: if they are classes, leave it out"
         ]
-
-    def summarise(self, mask: Mask) -> str:
-        """Return the number of objects."""
-        _, numbers = self.split_values(mask)
-        return f"{numbers.max(initial=0)} objects; "
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,10 +134,11 @@ def judge(
         predicted, true = torch.from_numpy(ids)[None], torch.from_numpy(truth)[None]
         return counts.confuse(predicted, true, len(classes))
 
-    labels = data.labels
+    labels, objects = data.labels, data.labels.objects
     for row, pair in enumerate(tqdm(data.pairs, unit="image", leave=False, disable=hides_bars())):
         truth = data.read_truth(row)
-        values = labels.find_truth(truth, partial(data.read_codes, pair.mask, truth.shape, 1.0))
+        if objects is not None:
+            numbers = objects.find_truth(data.read_codes(pair.mask, truth.shape, 1.0))
         with data.pairs.local(pair.image) as path:
             expected = checkpoint(path)
             expected_ids = labels.ids_of(expected)
@@ -150,9 +150,11 @@ def judge(
                 verdict.equal.append(float((found_ids == expected_ids).mean()))
                 verdict.expected.append(confuse(expected_ids, truth))
                 verdict.found.append(confuse(found_ids, truth))
+                if objects is None:
+                    continue
                 for mask, tallies in zip((expected, found), verdict.objects, strict=True):
-                    counted = np.where(truth == IGNORE_ID, mask.dtype.type(labels.blank), mask)
-                    tallies.extend(labels.score(counted, values))
+                    counted = np.where(truth == IGNORE_ID, mask.dtype.type(0), mask)
+                    tallies.extend(objects.score(counted, numbers))
     return verdicts
 
 

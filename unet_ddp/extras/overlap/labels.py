@@ -45,7 +45,6 @@ class OverlapLabels(Labels):
     """
 
     kind: ClassVar[str] = "overlapping classes"
-    head_name: ClassVar[str] = "sigmoid"
     may_overlap: ClassVar[bool] = True
     layer_opacity: ClassVar[int] = 100
 

@@ -35,7 +35,7 @@ def find_classes(table: Table, labels: Labels, pairs: Pairs) -> Ids:
         keep = place < len(pairs)
         values = table.columns["value"][part][keep].astype(np.int32)
         # All of them are known by now.
-        ids = labels.ids_of_values(values, table.pairs[rows.start].mask)
+        ids = labels.to_ids(values, table.pairs[rows.start].mask)
         is_class = ids != IGNORE_ID
         place, ids = place[keep][is_class], ids[is_class]
         bit = (128 >> (place & 7)).astype(np.uint8)

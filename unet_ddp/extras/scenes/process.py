@@ -208,7 +208,7 @@ def _predict_parts(
         for key, own, ids in zip(keys, heights, _cut(bands, map(len, heights)), strict=True):
             if marks:
                 at = own.start, columns.start
-                scene.file.mark_nodata(ids, job.predictor.labels.blank, at)
+                scene.file.mark_nodata(ids, IGNORE_ID, at)
             yield key, ids
 
 

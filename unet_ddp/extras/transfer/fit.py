@@ -256,7 +256,7 @@ def match_classes(old: Labels, new: Labels) -> list[int | None]:
     if old.names and new.names:
         known = {name: k for k, name in enumerate(old.names)}
         return [known.get(name) for name in new.names]
-    if old.head_name != new.head_name:
+    if old.may_overlap != new.may_overlap:
         return [None] * new.num_classes
     if old.num_classes == new.num_classes == 2:
         return [0, 1]

@@ -52,6 +52,12 @@ def _softmax() -> MakeHead:
     return Softmax
 
 
+def _object_softmax() -> MakeHead:
+    from unet_ddp.extras.objects.head import ObjectSoftmax
+
+    return ObjectSoftmax
+
+
 def _sigmoid() -> MakeHead:
     from unet_ddp.extras.overlap.head import Sigmoid
 
@@ -59,10 +65,11 @@ def _sigmoid() -> MakeHead:
 
 
 HEADS: Parts[MakeHead] = {
-    "softmax": _softmax,
-    "sigmoid": _sigmoid,
+    "classes": _softmax,
+    "numbered objects": _object_softmax,
+    "overlapping classes": _sigmoid,
 }
-"""By `Labels.head_name`, when something is predicted, scored or trained."""
+"""By `Labels.kind`, when something is predicted, scored or trained."""
 
 
 def _images() -> type[OpenFile]:
