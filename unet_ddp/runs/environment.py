@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from datetime import datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def describe_start(device: torch.device) -> Content:
     }
 
 
+@cache  # 10 ms each, and a notebook or a search has many runs
 def _find_version(package: str) -> str | None:
     try:
         return version(package)
