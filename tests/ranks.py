@@ -117,6 +117,7 @@ def _serve(pipe: Connection) -> None:
 def warm_python(folder: Path, *argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `python ARGV` in `folder`, in a new process that has its imports already.
 
+    No report is written, as by `call_train`, but by ranks of torchrun.
     Ranks of `--nproc` are forked from it and have them too; those of torchrun import them again.
     """
     with tempfile.TemporaryDirectory() as place:
@@ -145,6 +146,7 @@ def _run_program(
     for number, path in enumerate(streams, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     mp.start_processes = functools.partial(_forked, mp.start_processes)
+    mock.patch("unet_ddp.extras.report.write.write_reports").start()
     if argv[0] == "-m":
         sys.argv = list(argv[1:])
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)

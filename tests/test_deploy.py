@@ -21,7 +21,7 @@ from torch.distributed.run import config_from_args, get_args_parser, parse_args
 import unet_ddp
 from tests import cluster
 from tests.conftest import data_flags, make_set
-from tests.ranks import LIMIT, ROOT, Ranks, call_main
+from tests.ranks import LIMIT, ROOT, Ranks, call_train
 from tests.test_docs import read_pyproject
 from tests.test_resume import assert_same_state
 from unet_ddp.checkpoints import file as checkpoint
@@ -159,7 +159,7 @@ def test_a_job_that_reaches_its_limit_ends_as_an_undisturbed_run(
     flags += ["--validation", "17", "--batch-size", "1", "--workers", "0", "--ema", "0.9"]
     straight = tmp_path / "straight"
     straight.mkdir()
-    outcomes = ranks.run(2, call_main, "train", [*flags, "--exp-name", "cells"], str(straight))
+    outcomes = ranks.run(2, call_train, [*flags, "--exp-name", "cells"], str(straight))
     assert [status for status, _, _ in outcomes] == [0, 0], outcomes
 
     cluster.install(tmp_path)

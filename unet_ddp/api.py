@@ -204,8 +204,9 @@ def _follow(stream: IO[bytes] | None, show: Callable[[str], object]) -> threadin
     def read() -> None:
         if stream is not None:
             # A bar's line ends by a carriage return, which stays one.
-            for line in io.TextIOWrapper(stream, "utf-8", "replace", newline=""):
-                show(line)
+            with io.TextIOWrapper(stream, "utf-8", "replace", newline="") as lines:
+                for line in lines:
+                    show(line)
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()

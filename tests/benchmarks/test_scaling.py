@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 import pytest
+from torch import nn
 
 from benchmarks import scaling
 from tests.jobs import sums_of_a_step
@@ -17,8 +18,17 @@ def table(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
     return [line.strip("| ").split(" | ") for line in lines[2:]]
 
 
-def test_the_sums_are_those_of_a_step(ranks: Ranks) -> None:
-    step = scaling.measure_step(scaling.new_network(4))
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    return scaling.new_network(4)
+
+
+@pytest.fixture(scope="module")
+def step(network: nn.Module) -> scaling.Timeline:
+    return scaling.measure_step(network)
+
+
+def test_the_sums_are_those_of_a_step(ranks: Ranks, step: scaling.Timeline) -> None:
     for seen in ranks.run(2, sums_of_a_step, 4):
         assert sorted(seen) == sorted(sum.size for sum in scaling.list_sums(step, is_gpu=False))
         assert len(seen) == 38
@@ -26,9 +36,9 @@ def test_the_sums_are_those_of_a_step(ranks: Ranks) -> None:
     assert len(gathers) == 18 and gathers[0].size == 4 * (2 * 4 + 1)
 
 
-def test_gradients_come_from_the_last_layer_to_the_first() -> None:
-    network = scaling.new_network(4)
-    step = scaling.measure_step(network)
+def test_gradients_come_from_the_last_layer_to_the_first(
+    network: nn.Module, step: scaling.Timeline
+) -> None:
     times = [when for when, _ in step.gradients]
     assert times == sorted(times) and times[0] > 0 and times[-1] <= 1
     sizes = [4 * p.numel() for p in network.parameters()]
@@ -40,14 +50,13 @@ def test_gradients_come_from_the_last_layer_to_the_first() -> None:
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
+def known(network: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """124 MB of gradients in the second half of the step, instead of three seconds to measure them."""
     gradients = [(0.5 + part / 120, 2_070_000) for part in range(1, 61)]
     norms = [scaling.Norm(k / 40, 1 - k / 40, 512) for k in range(1, 19)]
     step = scaling.Timeline(gradients, norms, 0.5)
     monkeypatch.setattr(scaling, "measure_step", lambda network: step)
-    small = scaling.new_network(4)
-    monkeypatch.setattr(scaling, "new_network", lambda width: small)
+    monkeypatch.setattr(scaling, "new_network", lambda width: network)
 
 
 @pytest.mark.usefixtures("known")

@@ -431,7 +431,7 @@ def trained(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with imgs, masks and a run's checkpoints, 5 of its 10 images for validation."""
     folder = make_set(tmp_path_factory.mktemp("run"), 10, size=(32, 40))
     argv = [*data_flags(folder), *FLAGS, "--scale", "0.5", "--validation", "50"]
-    status, _, err = ranks.run(1, call_main, "train", argv, str(folder))[0]
+    status, _, err = ranks.run(1, call_train, argv, str(folder))[0]
     assert (status, err) == (0, "")
     return folder
 
@@ -485,7 +485,7 @@ def test_in_the_cpus_own_bfloat16_too(tmp_path: Path) -> None:
         if not pool.run(1, is_faster_in_bfloat16)[0]:
             pytest.skip("this CPU is not faster in bfloat16")
         argv = [*data_flags(folder), *FLAGS, "--validation", "50"]
-        assert pool.run(1, call_main, "train", argv, str(folder))[0][0] == 0
+        assert pool.run(1, call_train, argv, str(folder))[0][0] == 0
         for name, size, flags in (
             ("1", 1, []),
             ("2", 2, []),

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from PIL import Image
 
 from tests.conftest import data_flags, make_set
-from tests.ranks import call_main
+from tests.ranks import call_main, call_train
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.cli import parse_train
 from unet_ddp.commands import train
@@ -38,10 +39,10 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return data_flags(make_set(tmp_path_factory.mktemp("set"), 10, size=(16, 16)))
 
 
-def run(images: list[str], folder: Path, *more: str) -> tuple[int, str]:
+def run(images: list[str], folder: Path, *more: str, call: Any = call_train) -> tuple[int, str]:
     """Train in `folder`; return the exit status and the output."""
     folder.mkdir(exist_ok=True)
-    status, out, err = call_main("train", [*images, *FLAGS, *more], str(folder))
+    status, out, err = call([*images, *FLAGS, *more], str(folder))
     assert err == ""
     return status, out
 
@@ -57,7 +58,6 @@ def files(folder: Path) -> set[str]:
     return {path.name for path in (folder / "checkpoints").iterdir()}
 
 
-@pytest.mark.usefixtures("no_report")
 def test_a_validation_that_a_signal_cuts_short_does_not_count(
     images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +103,8 @@ def test_a_validation_that_a_signal_cuts_short_does_not_count(
 def test_a_limit_stops_a_run_that_has_more_to_do(
     images: list[str], tmp_path: Path, limits: list[str], step: int, is_over: bool
 ) -> None:
-    status, out = run(images, tmp_path, "--epochs", "2", *limits)
+    call = partial(call_main, "train")
+    status, out = run(images, tmp_path, "--epochs", "2", *limits, call=call)
     assert status == 0
     assert (f"stopped as asked after step {step}; continue" in out) is not is_over
     assert {"report.html", "samples.png"} <= files(tmp_path) or not is_over
@@ -189,7 +190,6 @@ def test_only_results_of_evaluate_go_with_the_run(images: list[str], tmp_path: P
     assert [path.name for path in results.iterdir()] == ["notes.txt"]
 
 
-@pytest.mark.usefixtures("no_report")
 def test_a_signal_while_the_separation_is_chosen_repeats_the_validation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.search.documents import (
-    PYTHON,
     find_faults,
     list_changes,
     list_documents,
@@ -56,16 +55,3 @@ def test_no_word_of_python_at_any_key(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert search(name, capsys, 1) > 30
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "TypeError: 'int' object is not iterable", "KeyError: 'height'", "Expecting value: line 1 column 1 (char 0)",
-        "'utf-8' codec can't decode byte 0xff", "annotated as 40x32, the image is 40x32", "None; expected a number",
-        "invalid literal for int() with base 10: 'a'", "damaged, or not as other programs write it",
-    ],
-)  # fmt: skip
-def test_the_search_knows_words_of_python(said: str) -> None:
-    assert PYTHON.search(said)
-    assert not PYTHON.search("a.json: annotated as 40x32, the image is 32x40; annotate this file")

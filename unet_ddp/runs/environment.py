@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from datetime import datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -31,10 +32,6 @@ def now() -> str:
 def describe_start(device: torch.device) -> Content:
     """Return the facts of this start as plain values; None for what is not known."""
     commit, has_changes = read_commit()
-    packages: dict[str, str | None] = dict.fromkeys(_PACKAGES)
-    for name in packages:
-        with suppress(PackageNotFoundError):
-            packages[name] = version(name)
     return {
         "date": now(),
         "unet_ddp": __version__,
@@ -44,11 +41,20 @@ def describe_start(device: torch.device) -> Content:
         "folder": str(Path.cwd()),
         "host": socket.gethostname(),
         "python": platform.python_version(),
-        "packages": packages,
+        "packages": {**_find_versions()},
         "threads": torch.get_num_threads(),
         "cuda": torch.version.cuda,
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
     }
+
+
+@cache  # 10 ms for each, and a notebook or a search has many runs
+def _find_versions() -> dict[str, str | None]:
+    versions: dict[str, str | None] = dict.fromkeys(_PACKAGES)
+    for name in versions:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 def read_commit() -> tuple[str | None, bool | None]:

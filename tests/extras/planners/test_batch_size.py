@@ -15,7 +15,7 @@ import torch
 from tests.conftest import data_flags, make_set
 from tests.distributed.test_out_of_memory import CPU as SHORT_OF_CPU
 from tests.distributed.test_out_of_memory import CUDA
-from tests.ranks import Ranks, call_main
+from tests.ranks import Ranks, call_train
 from tests.tiny import CPU, make_data
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import NetworkConfig, OptimizationConfig, TrainConfig
@@ -326,7 +326,7 @@ def train_short_of_memory(
 
     found.forward = limited
     try:
-        return call_main("train", argv, folder)
+        return call_train(argv, folder)
     finally:
         found.forward = forward
 
@@ -363,7 +363,7 @@ def test_one_rank_out_of_memory_ends_both_and_auto_finds_what_fits(
     assert [status for status, _, _ in outcomes] == [0, 0], outcomes
     assert "batch size auto: 2 images at once on each of 2 processes, 4 times" in outcomes[0][1]
     argv += ["--batch-size", "2", "--images-per-step", "16"]
-    outcomes = ranks.run(2, call_main, "train", argv, str(given))
+    outcomes = ranks.run(2, call_train, argv, str(given))
     assert [status for status, _, _ in outcomes] == [0, 0], outcomes
     one, other = last(auto), last(given)
     for part in ("model", "ema"):

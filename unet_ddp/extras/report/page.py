@@ -9,6 +9,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ class Page:
     notes: Sequence[str] = ()
 
 
+@cache  # to compile it takes as long as a chart
 def open_template(name: str) -> Any:
     """Return a Jinja template of this folder."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
