@@ -113,7 +113,13 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
     ("images", "masks", "said"),
     [
         ("i", "gone", "gone: not found"),
-        ("file.png", "m", "file.png: is a file, not a folder"),
+        ("file.png", "m", "file.png: is a file, not a folder; name single files in a --list"),
+        (
+            "i",
+            "l.json",
+            "l.json: is a file, not a folder; python -m unet_ddp import makes masks of",
+        ),
+        ("i", "l.kml", "l.kml polygons of other maps"),
         (
             "empty",
             "m",
@@ -125,7 +131,7 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_set_is_named(
     tmp_path: Path, images: str, masks: str, said: str
 ) -> None:
-    touch(tmp_path, "i/a.png", "m/a.png", "file.png", "empty/notes.txt")
+    touch(tmp_path, "i/a.png", "m/a.png", "file.png", "empty/notes.txt", "l.json", "l.kml")
     with pytest.raises(UserError) as caught:
         find_pairs(tmp_path / images, tmp_path / masks)
     assert said in str(caught.value)

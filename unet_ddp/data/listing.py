@@ -17,6 +17,13 @@ from unet_ddp.files import is_address
 from unet_ddp.storage import storage_of
 
 
+def _advise(file: Path) -> str:
+    """Return what to do with a file that is no folder of images."""
+    if can_read(file.suffix.lower()):
+        return "name single files in a --list"
+    return f"python -m unet_ddp import makes masks of annotations, ogr2ogr new.gpkg {file} polygons of other maps"
+
+
 def files_by_name(
     folder: Path, stamps: dict[str, Stamp], is_wanted: Callable[[str], bool] = can_read
 ) -> dict[str, list[str]]:
@@ -27,7 +34,9 @@ def files_by_name(
     if is_address(folder):
         return _list_address(folder, stamps)
     if not os.path.isdir(folder):  # pathlib's raises for names that none can have
-        reason = "is a file, not a folder" if os.path.exists(folder) else "not found"
+        reason = (
+            f"is a file, not a folder; {_advise(folder)}" if os.path.exists(folder) else "not found"
+        )
         raise UserError(f"{folder}: {reason}")
     files: dict[str, list[str]] = defaultdict(list)
     seen = {os.path.realpath(folder)}  # links may form a circle

@@ -73,8 +73,12 @@ def test_grey_becomes_colour_and_nothing_else(tmp_path: Path, bands: int) -> Non
         (np.array([[[1, 7], [7, 7], [1, 1]]], np.uint8), 7, [[False, True, False]]),
         (np.array([[[1, 7], [7, 7], [1, 1]]], np.int16), 7, [[True, True, False]]),
         (np.array([[[1, NAN], [7, 7], [NAN, NAN]]], np.float32), NAN, [[True, False, True]]),
+        (np.array([[[1, NAN], [7, 7], [1, 1]]], np.float32), 7, [[True, True, False]]),
+        (np.array([[[1, 7], [7, 7], [1, 1]]], np.float32), -1.7e308, [[False, False, False]]),
+        (np.array([[[1, 7], [7, 7], [1, 1]]], np.uint16), -9999, [[False, False, False]]),
     ],
 )
+@pytest.mark.filterwarnings("error")  # of a value that the type can't hold
 def test_pixels_without_data(pixels: np.ndarray, nodata: float, expected: list[list[bool]]) -> None:
     assert find_nodata(pixels, nodata).tolist() == expected
 

@@ -165,6 +165,20 @@ def test_pixels_without_data_are_marked(
     assert expected == 0 or (ids[600:602] == 255).all()
 
 
+def test_nan_is_no_data_beside_the_files_value(tmp_path: Path) -> None:
+    """As elevation models have it: -9999 outside, nan where the sensor saw nothing."""
+    image = np.full((8, 6, 1), 100, np.float32)
+    image[0], image[1] = -9999, np.nan
+    path = write_map(tmp_path / "a.tif", image, nodata=-9999)
+    ids = np.ones((8, 6), np.uint8)
+    wanted = ImageFormat(1, "float32", -9999, (7.0,))
+    with Source(path) as source, source.reading() as opened:
+        pixels, empty = source.image(wanted)
+        assert opened.mark_nodata(ids, 255) == 12
+    assert empty is not None and (empty == (ids == 255)).all()
+    assert (pixels[:2] == 7).all() and (pixels[2:] == 100).all()
+
+
 def test_threads_and_forked_readers_see_the_same_pixels(tmp_path: Path) -> None:
     """The parent has used GDAL before it forks, as a scan does: JPEG 2000, which hung so, is not read."""
     images = [noise(90, 70, seed) for seed in range(6)]

@@ -180,6 +180,32 @@ def test_polygons_that_leave_the_images_crs_are_cut_to_its_surroundings(tmp_path
     assert (read_mask(burnt(write_scenes(tmp_path, 1), labels)[0].mask) == 1).all()
 
 
+def test_longitudes_beyond_180_are_found_east_of_the_date_line(tmp_path: Path) -> None:
+    """As of labels drawn on a map that does not end there: the same pixels as from those that do."""
+    from rasterio import Affine
+    from rasterio.warp import transform
+
+    (x,), (y,) = transform("OGC:CRS84", "EPSG:32601", [-180.0], [10.0])
+    for name, left in (("a", x - 240), ("b", x + 300)):
+        grid = Affine(10, 0, left, 0, -10, y + 240)
+        write_map(tmp_path / "imgs" / f"{name}.tif", noise(SIDE, SIDE), grid, crs="EPSG:32601")
+    first, last = (-180.001, -179.999), (-179.9965, -179.9945)
+    halves = [(179.999, 180), (-180, -179.999), last]
+    whole = [shapely.box(left + 360, 9.999, right + 360, 10.001) for left, right in (first, last)]
+    parts = [shapely.box(left, 9.999, right, 10.001) for left, right in halves]
+    found = []
+    for name, shapes in (("whole", whole), ("parts", parts)):
+        labels = write_labels(tmp_path / f"{name}.gpkg", shapes, "EPSG:4326")
+        pairs = burnt(tmp_path, labels, class_field=None)
+        found.append(np.stack([read_mask(pair.mask) for pair in pairs]))
+        for pair, mask in zip(pairs, found[-1], strict=True):
+            with Source(pair.mask) as source, source.reading() as opened:
+                assert isinstance(opened, ByWindows)
+                half = opened.read_window(slice(0, SIDE), slice(SIDE // 2, SIDE))
+            assert np.array_equal(half[..., 0], mask[:, SIDE // 2 :])
+    assert np.array_equal(*found) and found[0].any(axis=(1, 2)).all()
+
+
 def test_without_a_field_all_polygons_are_one_class(tmp_path: Path) -> None:
     shapes, kinds = shapes_on(1)
     labels = write_labels(tmp_path / "l.gpkg", shapes, kind=kinds)

@@ -6,8 +6,10 @@ import json
 import os
 import shutil
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ from unet_ddp.data.readers.read import read_mask
 from unet_ddp.data.splits import write_split
 from unet_ddp.errors import UserError, hide_secrets
 from unet_ddp.extras.polygons.burnt_mask import BurntMask, parse
+from unet_ddp.extras.polygons.layers import open_layer
 from unet_ddp.storage import real_file
 
 
@@ -338,6 +341,45 @@ def test_images_without_polygons_and_shared_areas_are_noted(tmp_path: Path) -> N
     assert not any(
         "share an area" in note for note in report.notes
     )  # training does not compare them
+
+
+def test_a_text_is_one_class_however_its_accents_are_written(tmp_path: Path) -> None:
+    write_scenes(tmp_path, 2)
+    shapes = [box(4, 4, 20, 20, k) for k in (0, 1)]
+    labels = write_labels(tmp_path / "l.gpkg", shapes, kind=["for\xeat", "fore\u0302t"])
+    pairs = find_pairs(tmp_path / "imgs", labels, config=DataConfig(class_field="kind"))
+    assert pairs.class_names == ("for\xeat",)
+    assert all(read_mask(pair.mask).max() == 1 for pair in pairs)
+
+
+def test_a_geopackage_that_an_editor_left_is_read_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = write_labels(tmp_path / "l.gpkg", [box(4, 4, 20, 20)])
+    with closing(sqlite3.connect(labels)) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+    connect = sqlite3.connect
+
+    def as_in_read_only_folder(address: str, **options: Any) -> sqlite3.Connection:
+        if "immutable=1" not in address:
+            raise sqlite3.OperationalError("unable to open database file")
+        return connect(address, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", as_in_read_only_folder)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert open_layer(labels).count == 1
+
+
+def test_what_gdal_mends_itself_is_not_printed(tmp_path: Path) -> None:
+    """As features of one id, which other programs write."""
+    labels = write_labels(tmp_path / "l.geojson", to_degrees([box(4, 4, 20, 20)] * 2), "OGC:CRS84")
+    text = labels.read_text().replace('"type": "Feature",', '"type": "Feature", "id": 1,')
+    labels.write_text(text)
+    read = "import sys, pathlib; from unet_ddp.extras.polygons.layers import open_layer; "
+    read += "print(len(open_layer(pathlib.Path(sys.argv[1])).find(None, None).ids))"
+    words = [sys.executable, "-c", read, str(labels)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)  # pytest has filters
+    assert (done.stdout, done.stderr, text.count('"id": 1')) == ("2\n", "", 2)
 
 
 def test_a_view_is_no_layer(maps: Path) -> None:

@@ -16,7 +16,7 @@ from tests.extras.windows.scenes import (
     find_windows,
     write_scenes,
 )
-from tests.maps import CORNER, at, write_map
+from tests.maps import CORNER, at, rasterio, write_map
 from unet_ddp.checks.check import check_dataset
 from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.matching import Report
@@ -64,6 +64,21 @@ def test_windows_without_data_are_left_out(tmp_path: Path) -> None:
     assert sorted(w[:2] for w in windows_of(found)).count((64, 0)) == 0
     assert sorted(w[:2] for w in windows_of(found)).count((64, 64)) == 2
     assert "windows: 16 of 64x64 pixels in 2 scenes; 2 without data left out" in report.notes
+
+
+def test_windows_outside_the_mask_in_a_file_are_left_out(tmp_path: Path) -> None:
+    """As GDAL makes of a mosaic with alpha in JPEG: colours there are a little off black."""
+    folder = write_scenes(tmp_path, (128, 128), (128, 128))
+    options = {**TILED, "compress": "jpeg", "photometric": "ycbcr"}
+    image, _ = draw_scene(0, 128, 128)
+    path = write_map(folder / "imgs" / "a.tif", image, **options)
+    shown = np.full((128, 128), 255, np.uint8)
+    shown[:64] = 0
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, "r+") as dataset:
+        dataset.write_mask(shown)
+    found, report = find_windows(folder, window=64)
+    assert len(found) == 6 and all(top >= 64 for top, *_ in windows_of(found)[:2])
+    assert "windows: 6 of 64x64 pixels in 2 scenes; 2 without data left out" in report.notes
 
 
 def test_no_data_of_a_flag_counts_too(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +62,7 @@ def fit_pixels(
     The mask (height, width) is None if the data set has no no-data value. `source` is for messages.
 
     Raises:
-        UserError: they have another format than the data set, or hold nan or infinity that is not its
+        UserError: they have another format than the data set, or hold infinity, or nan without a
             no-data value.
     """
     pixels = _convert(pixels, wanted, source, has_alpha=has_alpha)
@@ -86,11 +85,14 @@ def fit_pixels(
 
 
 def find_nodata(pixels: Pixels, nodata: float) -> NDArray[np.bool_]:
-    """Return a mask (H, W) of the pixels that have the no-data value in any channel.
+    """Return a mask (H, W) of the pixels that have the no-data value, or nan, in any channel.
 
     In 8-bit images, where it is also a usual value, they have it in all channels.
     """
-    is_nodata = np.isnan(pixels) if math.isnan(nodata) else pixels == nodata
+    with np.errstate(over="ignore"):  # the value may be one that no pixel of this type has
+        is_nodata = pixels == nodata
+    if pixels.dtype == np.float32:
+        is_nodata |= np.isnan(pixels)
     in_channels = np.all if pixels.dtype == np.uint8 else np.any
     found: NDArray[np.bool_] = in_channels(is_nodata, axis=2)
     return found

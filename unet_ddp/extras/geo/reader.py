@@ -156,20 +156,30 @@ class MapFile(TiffFile, Scene):
             bands = [band for band, kinds in flags if kinds[0].name != "all_valid"]
             if not bands:
                 return 0
-            is_empty = np.all if dataset.dtypes[0] == "uint8" else np.any  # as in find_nodata
             if self.layout.orientation > 1:  # whole, as its pixels are read
-                empty = is_empty(dataset.read_masks(bands) == 0, axis=0)
-                turned = upright(empty, self.layout.orientation)
+                turned = upright(self._find_empty(bands), self.layout.orientation)
                 ids[turned] = mark
                 return int(np.count_nonzero(turned))
             for top in range(0, len(ids), _AT_ONCE):
                 part = ids[top : top + _AT_ONCE]
                 row = first + top
-                window = (row, row + len(part)), (left, left + ids.shape[1])
-                empty = is_empty(dataset.read_masks(bands, window=window) == 0, axis=0)
+                empty = self._find_empty(
+                    bands, ((row, row + len(part)), (left, left + ids.shape[1]))
+                )
                 part[empty] = mark
                 count += int(np.count_nonzero(empty))
         return count
+
+    def _find_empty(self, bands: list[int], window: Any = None) -> NDArray[np.bool_]:
+        """Return which pixels of a part (h, w) are transparent or without data, as `find_nodata` has it."""
+        dataset = self._dataset
+        in_bands = np.all if dataset.dtypes[0] == "uint8" else np.any
+        empty: NDArray[np.bool_] = in_bands(dataset.read_masks(bands, window=window) == 0, axis=0)
+        if dataset.nodata is not None and dataset.dtypes[0].startswith("float"):
+            empty |= np.isnan(dataset.read(bands, window=window)).any(
+                axis=0
+            )  # GDAL has them as data
+        return empty
 
 
 class MapRows:

@@ -46,6 +46,8 @@ class MapWindows:
     place: Place | None = None
     bands: list[int]
     """Of GDAL, alpha last; none if they are not the image's pixels."""
+    has_mask: bool
+    """True if a mask in the file says which pixels have data."""
 
     def __init__(self, path: Path, opener: Opener | None) -> None:
         self.path = path
@@ -70,6 +72,7 @@ class MapWindows:
         is_odd = layout.orientation > 1 or is_packed or is_stack
         self.bands = [*dataset.indexes] if (layout.is_plain or is_indexed) and not is_odd else []
         has_alpha = layout.alpha is not None
+        self.has_mask = [kind.name for kind in dataset.mask_flag_enums[0]] == ["per_dataset"]
         if layout.alpha is not None and self.bands:
             self.bands.append(self.bands.pop(layout.alpha))
         self.header = Header(
@@ -94,6 +97,12 @@ class MapWindows:
         with gdal(self.path), self._opened() as dataset:
             stored = dataset.read(self.bands, window=window, out_shape=shape)
         return np.ascontiguousarray(np.moveaxis(stored, 0, -1))
+
+    def is_masked(self, rows: slice, columns: slice) -> bool:
+        """Return whether a mask in the file says that no pixel of a part has data."""
+        window = (rows.start, rows.stop), (columns.start, columns.stop)
+        with gdal(self.path), self._opened() as dataset:
+            return self.has_mask and not dataset.read_masks(1, window=window).any()
 
 
 def _read_palette(dataset: Any) -> tuple[tuple[int, int, int], ...]:

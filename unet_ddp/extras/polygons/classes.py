@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -136,7 +137,7 @@ def _read_classes(layer: Layer, features: Features, field: str | None) -> list[C
     for number, value in zip(features.ids, features.values.tolist(), strict=True):
         match value:
             case str():
-                found.append(value.strip() or None)
+                found.append(unicodedata.normalize("NFC", value.strip()) or None)
             case float() if math.isnan(value):
                 found.append(None)
             case int() | float() if 0 <= value <= _MOST and value == int(value):

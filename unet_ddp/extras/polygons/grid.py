@@ -35,14 +35,17 @@ class Grid:
     place: Place
     crs: str  # of the labels
     is_same: bool  # as the image's
+    is_wrapped: bool = False  # True if the labels have longitudes beyond 180 degrees, and the image other coordinates
 
     def find_bounds(
         self, rows: slice = WHOLE, columns: slice = WHOLE, margin: float = _MARGIN
     ) -> Bounds | None:
-        """Return the extent of a window in the labels' CRS, and a margin; None if it has none there."""
+        """Return the extent of a window in the labels' CRS, and a margin; None if it has none there, or several."""
         import shapely
         from rasterio.warp import transform_bounds
 
+        if self.is_wrapped:
+            return None
         (first, last, _), (left, right, _) = map(slice.indices, (rows, columns), self.size)
         outline = shapely.transform(shapely.box(left, first, right, last), self.place.to_map)
         found = np.full(4, np.nan)
@@ -126,5 +129,7 @@ def _open_grid(image: Path, layer: Layer, stamp: Stamp) -> Grid:
     from rasterio.crs import CRS
 
     with gdal(layer.path):
-        is_same = CRS.from_user_input(layer.crs) == CRS.from_user_input(place.crs)
-    return Grid(image, size, Place(*place), layer.crs, is_same)
+        crs = CRS.from_user_input(layer.crs)
+        is_same = crs == CRS.from_user_input(place.crs)
+    is_wrapped = crs.is_geographic and max(-layer.extent[0], layer.extent[2]) > 180
+    return Grid(image, size, Place(*place), layer.crs, is_same, is_wrapped and not is_same)

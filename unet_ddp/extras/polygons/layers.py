@@ -6,8 +6,10 @@ file must begin as its suffix says, and a view of a GeoPackage, which may call f
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
+import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -39,6 +41,8 @@ _KNOWN = (-1, 3, 6)  # shapely's numbers of types: none, Polygon, MultiPolygon
 _SHOWN = 8  # layers in a message
 _VIEWS = """SELECT table_name FROM gpkg_contents WHERE lower(table_name) IN
     (SELECT lower(name) FROM sqlite_master WHERE ifnull(rootpage, 0) = 0)"""  # virtual tables, too
+
+warnings.filterwarnings("ignore", module=r"pyogrio\.")  # GDAL's, of what it mends itself
 
 
 class Features(NamedTuple):
@@ -163,7 +167,10 @@ def _find_views(path: Path) -> list[str]:
     """Return the names of the layers of a GeoPackage that are no tables."""
     if path.suffix.lower() != ".gpkg":
         return []
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+    # One that QGIS left open for writing has a log, which SQLite makes anew: not in a read-only folder.
+    has_log = os.access(path.parent, os.W_OK) or path.with_name(f"{path.name}-wal").exists()
+    how = "mode=ro" if has_log else "immutable=1"
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)) as database:
         return [name for (name,) in database.execute(_VIEWS)]
 
 

@@ -141,7 +141,8 @@ def plan_scene(pair: Pair, config: DataConfig) -> Grid:
     cells = product(*(_cut(length, size) for length in image.header.size))
     windows = [Window(y, x, y_end - y, x_end - x) for (y, y_end), (x, x_end) in cells]
     nodata = image.header.nodata if config.nodata is None else config.nodata
-    if nodata is None and not image.header.has_alpha:
+    has_mask = isinstance(image, MapWindows) and image.has_mask
+    if nodata is None and not image.header.has_alpha and not has_mask:
         return Grid(pair, windows)
     kept = [window for window in windows if has_data(pair, window, nodata)]
     return Grid(pair, kept, len(windows) - len(kept))
@@ -174,6 +175,8 @@ def has_data(pair: Pair, window: Window, nodata: float | None) -> bool:
     wanted = ImageFormat(header.channels + header.has_alpha, header.dtype)
     try:
         if isinstance(scene, MapWindows):
+            if scene.is_masked(window.rows, window.columns):
+                return False
             some = scene.read_window(window.rows, window.columns, _LOOK)
             if _shows(some, header, nodata):
                 return True
