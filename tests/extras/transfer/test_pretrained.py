@@ -72,13 +72,7 @@ def test_a_run_starts_from_them_without_a_network(
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", refuse)
     make_set(tmp_path, 4)
-    argv = [
-        *data_flags(tmp_path),
-        "--encoder",
-        "efficientnet-lite0",
-        "--encoder-weights",
-        "imagenet",
-    ]
+    argv = [*data_flags(tmp_path), "--encoder", "efficientnet-lite0", "--encoder-weights=imagenet"]
     argv += ["--epochs", "1", "-b", "2", "--workers", "0", "-v", "25", "--device", "cpu"]
     status, out, err = call_train(argv, str(tmp_path))
     assert status == 0, err
