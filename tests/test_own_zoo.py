@@ -145,15 +145,8 @@ NO_FORM = {
     ("branch", "float32"): "which of its layers run depends on the image's pixels;",
     ("made", "float16"): "can't be opened again (",
 }
-ALIKE = (
-    "partial",
-    "method",
-    "huge",
-    "unused",
-    "integers",
-    "double",
-    "constant",
-)  # graphs as of others
+# Graphs as of others.
+ALIKE = ("partial", "method", "huge", "unused", "integers", "double", "constant")
 
 
 @pytest.mark.thorough

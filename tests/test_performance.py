@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.conftest import data_flags, make_set
-from tests.ranks import Ranks, call_main
+from tests.ranks import Ranks, call_train
 from tests.test_resume import assert_same_state, last, train
 from unet_ddp.data.dataset import SegmentationDataset
 
@@ -35,7 +35,7 @@ def train_with_slow_files(argv: list[str], folder: str) -> tuple[int, str, str]:
         return read(self, key)
 
     with mock.patch.object(SegmentationDataset, "__getitem__", slowly):
-        return call_main("train", argv, folder)
+        return call_train(argv, folder)
 
 
 def test_profile_says_where_the_time_goes(ranks: Ranks, images: Path, tmp_path: Path) -> None:

@@ -49,11 +49,5 @@ def test_the_points_are_those_that_the_page_of_own_parts_describes() -> None:
 def test_every_file_has_the_format_that_is_kept() -> None:
     page = (ROOT / "docs/files.md").read_text(encoding="utf-8")
     (number,) = re.findall(r"^\| checkpoints, .* \| (\d+), the key `format` \|$", page, re.M)
-    formats = (
-        checkpoint.FORMAT,
-        record.FORMAT,
-        pack_columns.FORMAT,
-        pointer.FORMAT,
-        backend.FORMAT,
-    )
-    assert {*formats} == {int(number)}
+    kept = (checkpoint, record, pack_columns, pointer, backend)
+    assert {module.FORMAT for module in kept} == {int(number)}

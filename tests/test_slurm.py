@@ -12,7 +12,7 @@ import pytest
 from tests.cluster import SBATCH
 from tests.conftest import data_flags, make_set
 from tests.hosts import wait_for
-from tests.ranks import ROOT, Ranks, call_main
+from tests.ranks import ROOT, Ranks, call_train
 from tests.slurm import IS_INSTALLED, Slurm
 from tests.test_resume import assert_same_state
 from unet_ddp.checkpoints import file as checkpoint
@@ -75,9 +75,10 @@ def test_a_job_on_two_nodes_saves_queues_itself_again_and_ends_with_the_same_bit
 ) -> None:
     flags = [*data_flags(make_set(tmp_path, 36, size=(32, 32))), "--width", "2", "--epochs", "3"]
     flags += ["--validation", "17", "--batch-size", "1", "--workers", "0", "--exp-name", "cells"]
+    flags += ["--augmentation", "none"]
     straight = tmp_path / "straight"
     straight.mkdir()
-    outcomes = ranks.run(2, call_main, "train", flags, str(straight))
+    outcomes = ranks.run(2, call_train, flags, str(straight))
     assert [status for status, _, _ in outcomes] == [0, 0], outcomes
 
     (tmp_path / "ask.py").write_text(ASK_ONCE, encoding="utf-8")

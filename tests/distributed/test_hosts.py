@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from tests.conftest import SEED, data_flags, make_set
 from tests.hosts import IS_POSSIBLE, Hosts, wait_for
-from tests.ranks import LIMIT, ROOT, TRAIN, Ranks, call_main
+from tests.ranks import LIMIT, ROOT, TRAIN, Ranks, call_train
 from tests.test_resume import assert_same_state, call_main_in_float64
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.distributed import hosts
@@ -115,7 +115,10 @@ def test_a_launcher_has_one_name_for_its_life(monkeypatch: pytest.MonkeyPatch) -
 
 # -- two network namespaces as hosts ------------------------------------------------------------
 
-FLAGS = ["--width", "2", "--epochs", "2", "--validation", "17", "--ema", "0.9", "--workers", "0", "--batch-size", "1"]  # fmt: skip
+FLAGS = [
+    "--width", "2", "--epochs", "2", "--validation", "17", "--ema", "0.9", "--workers", "0", "--batch-size", "1",
+    "--augmentation", "none",  # which each rank would import
+]  # fmt: skip
 FAULTS = str(ROOT / "tests" / "faults.py")
 
 
@@ -155,7 +158,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_host(ranks: Ranks, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an undisturbed run of two processes on one host."""
     folder = tmp_path_factory.mktemp("one")
-    outcomes = ranks.run(2, call_main, "train", [*data_flags(images), *FLAGS], str(folder))
+    outcomes = ranks.run(2, call_train, [*data_flags(images), *FLAGS], str(folder))
     assert [status for status, _, _ in outcomes] == [0, 0], outcomes
     return folder
 

@@ -117,16 +117,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_best_network_is_written_with_the_separation_that_suits_it(tmp_path: Path) -> None:
     """Also if the run is stopped before its end."""
     draw_ellipses(tmp_path, count=9, side=48)
-    argv = [
-        *data_flags(tmp_path),
-        *FLAGS,
-        "--epochs",
-        "9",
-        "--stop-after",
-        "4epochs",
-        "--lr",
-        "0.03",
-    ]
+    argv = [*data_flags(tmp_path), *FLAGS, "--epochs", "9", "--stop-after", "4epochs"]
+    argv += ["--lr", "0.03"]
     assert call_train(argv, str(tmp_path))[0] == 0
     best, world = tmp_path / "checkpoints" / "best.pt", World(device=CPU)
     predictor, model = Predictor.from_checkpoint(best, device=CPU, fold=False), read_model(best)

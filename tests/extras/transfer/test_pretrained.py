@@ -10,7 +10,7 @@ import timm
 import torch
 
 from tests.conftest import data_flags, make_set
-from tests.ranks import call_main
+from tests.ranks import call_train
 from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.config import NetworkConfig, TrainConfig
 from unet_ddp.data.labels import Labels
@@ -72,15 +72,9 @@ def test_a_run_starts_from_them_without_a_network(
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", refuse)
     make_set(tmp_path, 4)
-    argv = [
-        *data_flags(tmp_path),
-        "--encoder",
-        "efficientnet-lite0",
-        "--encoder-weights",
-        "imagenet",
-    ]
+    argv = [*data_flags(tmp_path), "--encoder", "efficientnet-lite0", "--encoder-weights=imagenet"]
     argv += ["--epochs", "1", "-b", "2", "--workers", "0", "-v", "25", "--device", "cpu"]
-    status, out, err = call_main("train", argv, str(tmp_path))
+    status, out, err = call_train(argv, str(tmp_path))
     assert status == 0, err
     assert "taken: 288 tensors" in out
     saved = read_model(tmp_path / "checkpoints" / "best.pt")
