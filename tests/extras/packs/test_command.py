@@ -437,6 +437,12 @@ def test_a_damaged_pack_is_one_line(
     assert str(tmp_path / "a") in str(error.value) and "\n" not in str(error.value)
 
 
+def test_a_file_of_a_pack_is_no_pack(tmp_path: Path) -> None:
+    pack(in_folder(make_set(tmp_path, 6)), tmp_path / "pack")
+    with pytest.raises(UserError, match=r"pack\.index: is a file, not the folder of a pack"):
+        open_pack(tmp_path / "pack" / INDEX)
+
+
 def test_a_shard_that_was_changed_is_found_by_the_doctor(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,11 +36,12 @@ from unet_ddp.config import DataConfig
 from unet_ddp.data.dataset import PreparedData, Sample, SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import Report, find_pairs
+from unet_ddp.data.pairs import find_stamp
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.data.splits import write_split
 from unet_ddp.errors import UserError, hide_secrets
 from unet_ddp.extras.polygons.burnt_mask import BurntMask, parse
-from unet_ddp.extras.polygons.layers import open_layer
+from unet_ddp.extras.polygons.layers import find_files, open_layer
 from unet_ddp.storage import real_file
 
 
@@ -368,6 +369,18 @@ def test_a_geopackage_that_an_editor_left_is_read_where_nothing_can_be_written(
     monkeypatch.setattr(sqlite3, "connect", as_in_read_only_folder)
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert open_layer(labels).count == 1
+
+
+def test_edits_in_the_log_of_a_geopackage_change_the_labels(tmp_path: Path) -> None:
+    """As QGIS keeps them while it has the file open."""
+    labels = write_labels(tmp_path / "l.gpkg", [box(4, 4, 20, 20)], kind=["a"])
+    with closing(sqlite3.connect(labels, isolation_level=None)) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        found = find_files(labels), find_stamp(labels)
+        database.execute("CREATE TABLE edits (text)")
+        assert find_stamp(labels) == found[1]
+        assert found[0] == [labels] and find_files(labels) == [labels, tmp_path / "l.gpkg-wal"]
+    assert find_files(labels) == [labels]
 
 
 def test_what_gdal_mends_itself_is_not_printed(tmp_path: Path) -> None:

@@ -239,6 +239,8 @@ def _open(folder: Path, digest: str | None = None) -> Pack:
         found, plain, columns = read_columns(path, digest)
         index = check_index(path, plain, columns if digest is None else None)
         return Pack(folder, found, index, columns)
+    except NotADirectoryError:
+        reason = "is a file, not the folder of a pack"
     except OSError as error:
         reason = "contains no pack" if isinstance(error, FileNotFoundError) else error.strerror
     except NotFoundError:

@@ -140,7 +140,10 @@ def _open(path: Path, stamps: tuple[Stamp, ...]) -> Layer:
 
 
 def find_files(labels: Path) -> list[Path]:
-    """Return a file of polygons; of a shapefile, with all other parts that there are."""
+    """Return a file of polygons; of a shapefile with all other parts that there are, of a GeoPackage with its log."""
+    if labels.suffix.lower() == ".gpkg":
+        log = labels.with_name(f"{labels.name}-wal")  # edits that are not yet in the file
+        return [labels, log] if log.is_file() and log.stat().st_size else [labels]
     parts = _PARTS if labels.suffix.lower() == ".shp" else ()
     return [labels, *filter(Path.is_file, map(labels.with_suffix, parts))]
 
