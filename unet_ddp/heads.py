@@ -20,6 +20,8 @@ from unet_ddp.plugins import find
 
 if TYPE_CHECKING:
     from unet_ddp.config import OptimizationConfig
+    from unet_ddp.data.dataset import PreparedData
+    from unet_ddp.distributed.world import World
     from unet_ddp.metrics.counts import Counts
     from unet_ddp.training.losses import SegmentationLoss
     from unet_ddp.training.state import TrainState
@@ -43,6 +45,9 @@ class Head(Protocol):
 
     def make_loss(self, options: OptimizationConfig) -> SegmentationLoss:
         """Return the loss of a run with these settings."""
+
+    def tuner(self, data: PreparedData, world: World, *, resize_masks: bool) -> Tuner | None:
+        """Return what chooses how predictions are decoded, on a run's data; None if nothing is chosen."""
 
     def reduce(self, logits: Tensor) -> Tensor:
         """Return all of logits (N, C, h, w) that the rest needs, as `Scores` of each image."""
@@ -95,6 +100,10 @@ class Softmax:
         from unet_ddp.training.losses import SegmentationLoss
 
         return SegmentationLoss(options)
+
+    def tuner(self, data: PreparedData, world: World, *, resize_masks: bool) -> Tuner | None:
+        """Return None: the most probable class is not tuned."""
+        return None
 
     def reduce(self, logits: Tensor) -> Tensor:
         """Return the logits (N, C, h, w); of two classes, the difference (N, 1, h, w)."""

@@ -125,7 +125,7 @@ def check_dataset(
     draw = partial(sides.split, config, training, validation, seed)
     split = report.attempt(draw) if training else None
     groups, scanned = dict[str, str](), list[ScannedPair]()
-    table: Table | None = training.scanned
+    table: Table | None = training.scanned.table if training.scanned is not None else None
     if table is None:
         groups = group_names(training, config.group_pattern) if split else {}
         scanned, errors = _scan(config, report, collect([*training, *(validation or [])]), parts)
@@ -180,13 +180,15 @@ def _find_sides(
 ) -> tuple[Pairs, Pairs | None]:
     """Return the pairs, and the validation folder's pairs if there is one; `labels` if they are known already."""
     names = labels.names if labels else None
-    found = report.attempt(lambda: _find_pairs(config, report, parts, names or ()).divide(config))
-    training, validation = found or (Pairs(), None)
+    find_all = partial(_find_pairs, config, report, parts, names or ())
+    training, validation = report.attempt(find_all) or Pairs(), None
+    if training.scanned is not None:
+        divide = partial(training.scanned.divide, config)
+        training, validation = report.attempt(divide) or (Pairs(), None)
     if config.val_images is None or config.val_masks is None:
         return training, validation
-    images = as_path(config.val_images)
-    masks = as_path(config.val_masks)
-    find = partial(find_pairs, images, masks, report, suffix=config.mask_suffix, config=config)
+    places = as_path(config.val_images), as_path(config.val_masks)
+    find = partial(find_pairs, *places, report, suffix=config.mask_suffix, config=config)
     find = partial(find, planes=_find_planes(config), names=training.class_names)
     pairs = report.attempt(find) or ()
     return training, collect(replace(pair, name=f"validation/{pair.name}") for pair in pairs)

@@ -34,7 +34,7 @@ def find_rare(table: Table, split: Split) -> list[RareKind]:
 
 def _name_kinds(table: Table, pairs: Pairs) -> list[list[str]]:
     """Return the groups of pairs, their folders, sizes, and whether they are light on dark."""
-    rows = table.pairs.rows_of(pairs)
+    rows = table.rows_of(pairs)
     headers = [table.kinds[kind].image for kind in table.columns["kind"][:][rows]]
     folders = (pair.name.removeprefix("validation/").rpartition("/")[0] for pair in pairs)
     is_light = (

@@ -92,10 +92,18 @@ class Table:
             sizes[kind.image.size] += count
         return sizes
 
+    def rows_of(self, pairs: Pairs) -> NDArray[np.uint32]:
+        """Return the rows in this table of `pairs`, in their order; it may lack some."""
+        if pairs.scanned is not None:
+            return pairs.scanned.rows
+        rows = {name: row for row, name in enumerate(self.pairs.names())}
+        found = [rows[name] for name in pairs.names() if name in rows]
+        return np.array(found, np.uint32)
+
     def find(self, pairs: Pairs) -> Flags:
         """Return for each row if it is one of `pairs`."""
         chosen = np.zeros(len(self.pairs), bool)
-        chosen[self.pairs.rows_of(pairs)] = True
+        chosen[self.rows_of(pairs)] = True
         return chosen
 
     def blocks(self, name: str, chosen: Flags) -> Iterator[NDArray[Any]]:

@@ -68,7 +68,8 @@ def check_data(config: DoctorConfig) -> tuple[Report, CheckedData | None]:
         config.data, report, seed=options.seed, parts=DATA_PARTS, skip_bad=skip_bad
     )
     if data is not None:
-        report.attempt(data.table.pairs.check_content)
+        if data.table.pairs.scanned is not None:
+            report.attempt(data.table.pairs.scanned.check_content)
         if data.labels is not None:
             report.attempt(partial(check_classes, data.labels, options.class_weights))
         if data.split is not None:

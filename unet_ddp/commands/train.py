@@ -24,7 +24,7 @@ its field in config/, and plugins/built_in/of_*.py has the table of that point.
     run_planners            --budget, which plans epochs and ends nothing, --batch-size auto, --lr auto (extras/planners/)
     builder.build           --compile*, --cache*, reading from addresses (extras/cloud/reading.py)
     Tracker                 --wandb, --callback, --profile
-    labels.tuner            how predictions are decoded (extras/objects/tuning.py, extras/overlap/tuning.py)
+    Head.tuner              how predictions are decoded (extras/objects/tuning.py, extras/overlap/tuning.py)
     write_reports*          report.html, samples.png
 """
 
@@ -153,7 +153,7 @@ def prepare(config: TrainConfig, folder: RunFolder, world: World, began: float) 
     about = describe_run(config, spec, state, loaders, world)
     tracker.log(start.notes, data.notes, loaders.notes, spec.notes, about)
     world.on_main(lambda: folder.begin(data, state, start))  # no thread may write at a fork
-    tuner = data.labels.tuner(data, world, resize_masks=config.data.resize_masks)
+    tuner = find_head(data.labels).tuner(data, world, resize_masks=config.data.resize_masks)
     limit = config.launch.last_step(state.steps_per_epoch)
     return Run(config, data, start, state, loaders, folder, tracker, stop, world, tuner, limit)
 

@@ -201,12 +201,8 @@ class Labels(ClassValues):
             line += f"; {self.show(self.ignore)} is ignored"
         return line
 
-    def tuner(self, data: Any, world: Any, *, resize_masks: bool) -> Any:
-        """Return what chooses how predictions are decoded, on a run's PreparedData: a Tuner (heads.py) or None."""
-        return None
-
     def describe_tuning(self) -> list[str]:
-        """Return a line about what `tuner` has chosen, if there is anything to choose."""
+        """Return a line about what a `Tuner` (heads.py) has chosen, if there is anything to choose."""
         return []
 
     def doubt(self, values: Sequence[int], shown: str) -> list[str]:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,27 @@ def find_stamp(path: Path) -> Stamp:
     return status.st_size, status.st_mtime_ns
 
 
+class Scan(Protocol):
+    """A scan of a set that is kept with it, and its place for some of the set's pairs: of a pack."""
+
+    rows: NDArray[np.uint32]
+    """The rows of the pairs in the table."""
+
+    @property
+    def table(self) -> Any:
+        """The `Table` of the whole set."""
+
+    def divide(self, config: DataConfig) -> tuple[Pairs, Pairs | None]:
+        """Return the pairs to train on, and the pairs of a validation folder that were scanned with them.
+
+        Raises:
+            UserError: the scan was made with other settings, or files are missing.
+        """
+
+    def check_content(self) -> None:
+        """Raise a UserError if a file that no scan reads any more is corrupt."""
+
+
 class Pairs(Sequence[Pair]):
     """A set of pairs: here of files of this machine; subclasses are of other places.
 
@@ -102,8 +123,8 @@ class Pairs(Sequence[Pair]):
         return None
 
     @property
-    def scanned(self) -> Any:
-        """The `Table` of an earlier scan of the set that these are part of; None for files."""
+    def scanned(self) -> Scan | None:
+        """The earlier scan of the set that these are part of; None for files."""
         return None
 
     @property
@@ -136,30 +157,13 @@ class Pairs(Sequence[Pair]):
         rows = np.flatnonzero(chosen).tolist()
         return collect(sorted((self[row] for row in rows), key=lambda pair: pair.name))
 
-    def rows_of(self, part: Pairs) -> NDArray[np.uint32]:
-        """Return the rows of this set's pairs that are in `part`, in its order."""
-        rows = {name: row for row, name in enumerate(self.names())}
-        found = [rows[name] for name in part.names() if name in rows]
-        return np.array(found, np.uint32)
-
     def find(self, problems: list[str]) -> Pairs:
         """Return those whose files are there, with stamps; the others, of addresses, are problems."""
         return self
 
-    def divide(self, config: DataConfig) -> tuple[Pairs, Pairs | None]:
-        """Return the pairs to train on, and the pairs of a validation folder that they were made with.
-
-        Raises:
-            UserError: the settings are not those that they were made with.
-        """
-        return self, None
-
     def settle(self, split: Split, config: DataConfig) -> Split:
         """Return a split of these pairs as its sides are read."""
         return split
-
-    def check_content(self) -> None:
-        """Raise a UserError if content that no scan reads is corrupt."""
 
     # -- reading ---------------------------------------------------------------------------
 

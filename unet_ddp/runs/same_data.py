@@ -88,7 +88,7 @@ def measure_files(split: Split) -> Tensor:
     many images: its pixels on an image tell whether that mask has changed. For packs and objects in
     storage, which do not change, N is 0.
     """
-    if any(side.storage or side.scanned for side in (split.training, split.validation)):
+    if any(side.storage or side.scanned is not None for side in (split.training, split.validation)):
         return torch.zeros(0, 2, dtype=torch.int64)
     sampled = _sample(len(split.training) + len(split.validation))
     rows: list[list[int]] = []

@@ -36,6 +36,7 @@ from unet_ddp.extras.objects.borders import CLASS_NAMES
 from unet_ddp.extras.objects.labels import EXTENTS, SEEDS, ObjectLabels
 from unet_ddp.extras.objects.scores import ObjectCounts
 from unet_ddp.extras.objects.tuning import SeparationTuner, choose_separation
+from unet_ddp.heads import find_head
 from unet_ddp.network.precision import Precision
 from unet_ddp.prediction.predictor import Predictor
 
@@ -187,7 +188,7 @@ def test_of_a_long_image_the_middle_is_tuned(tmp_path: Path, is_high: bool) -> N
 def test_only_objects_have_something_to_choose(tmp_path: Path) -> None:
     data = make_data(split=Split([], [two_squares(tmp_path, 128)], "by name"))
     for labels, is_chosen in ((OBJECTS, True), (Labels((0, 255)), False)):
-        tuner = labels.tuner(data, World(device=CPU), resize_masks=False)
+        tuner = find_head(labels).tuner(data, World(device=CPU), resize_masks=False)
         assert (tuner is not None) == is_chosen
 
 

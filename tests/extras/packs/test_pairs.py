@@ -14,6 +14,7 @@ from tests.checks.test_check import in_folder
 from tests.conftest import data_flags, make_set
 from tests.extras.packs.test_command import pack
 from tests.object_store import put_folder
+from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.matching import read_list
 from unet_ddp.data.pairs import Pairs
@@ -64,13 +65,13 @@ def test_all_kinds_of_sets_answer_alike(tmp_path: Path, names_groups: bool) -> N
         assert list(groups or []) == (["imgs/ax", *"babab"] if names_groups else [])
         assert pairs.sides().tolist() == ([2, 1, 1, 2, 1, 1] if names_groups else [0] * 6)
         assert list(part.names()) == [pair.name for pair in pairs if pair in list(part)]
-        assert pairs.rows_of(part).tolist() == [1, 2, 5] and len(pairs[4:]) == 2
+        assert Table(pairs, [], {}).rows_of(part).tolist() == [1, 2, 5] and len(pairs[4:]) == 2
         assert list(part.texts("source")) == (["x", "x", "y"] if names_groups else [""] * 3)
         assert [pair.source or "" for pair in part] == list(part.texts("source"))
         assert pairs[0].group is None and pairs[4:][1].name == pairs[5].name
         assert read_files(part) == read_files(here.select(chosen))
     assert here.scanned is None and there.scanned is None
-    assert packed[:2].scanned is not None and len(packed[:2].scanned.pairs) == 6
+    assert len(packed[:2].scanned.table.pairs) == 6
 
 
 def test_a_pack_of_8_bit_may_be_read_with_other_channels_and_no_data(tmp_path: Path) -> None:

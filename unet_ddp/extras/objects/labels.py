@@ -261,12 +261,6 @@ class ObjectLabels(Labels):
             line += f", after smoothing by {self.smoothing:g} pixels"
         return [line]
 
-    def tuner(self, data: Any, world: Any, *, resize_masks: bool) -> Any:
-        """Return what chooses `separation` on the validation images."""
-        from unet_ddp.extras.objects.tuning import SeparationTuner  # it imports the prediction
-
-        return SeparationTuner(data, world, resize_masks=resize_masks)
-
     def doubt(self, values: Sequence[int], shown: str) -> list[str]:
         """Return a warning if so few values are more likely classes."""
         if self.has_classes or len(values) > _FEW:

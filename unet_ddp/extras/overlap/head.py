@@ -14,10 +14,12 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Ids
 from unet_ddp.extras.overlap.bits import join_planes
 from unet_ddp.extras.overlap.labels import OverlapLabels
-from unet_ddp.heads import Scores
+from unet_ddp.heads import Scores, Tuner
 
 if TYPE_CHECKING:
     from unet_ddp.config import OptimizationConfig
+    from unet_ddp.data.dataset import PreparedData
+    from unet_ddp.distributed.world import World
     from unet_ddp.metrics.counts import Counts
     from unet_ddp.training.losses import SegmentationLoss
 
@@ -29,6 +31,7 @@ class Sigmoid:
 
     def __init__(self, labels: Labels) -> None:
         assert isinstance(labels, OverlapLabels)
+        self._labels = labels
         # The inverse of the sigmoid.
         limits = [math.log(limit / (1 - limit)) for limit in labels.limits]
         self._limits = np.array(limits, np.float32)[:, None, None]  # (C, 1, 1)
@@ -45,6 +48,12 @@ class Sigmoid:
         from unet_ddp.extras.overlap.loss import OverlapLoss
 
         return OverlapLoss(options)
+
+    def tuner(self, data: PreparedData, world: World, *, resize_masks: bool) -> Tuner:
+        """Return what chooses `OverlapLabels.thresholds` by the counts of validation."""
+        from unet_ddp.extras.overlap.tuning import ThresholdTuner
+
+        return ThresholdTuner(self._labels)
 
     def reduce(self, logits: Tensor) -> Tensor:
         """Return the logits: all are needed."""

@@ -222,12 +222,6 @@ class OverlapLabels(Labels):
         pairs = zip(self.class_names, self.limits, strict=True)
         return [f"thresholds: {', '.join(f'{name} {limit:.3f}' for name, limit in pairs)}"]
 
-    def tuner(self, data: Any, world: Any, *, resize_masks: bool) -> Any:
-        """Return what chooses `thresholds` by the counts of validation."""
-        from unet_ddp.extras.overlap.tuning import ThresholdTuner  # it imports torch
-
-        return ThresholdTuner(self)
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
         return super().to_dict() | {"thresholds": list(self.thresholds)}

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.memory import remove_unused
-from unet_ddp.data.pairs import SIDES, Column, Pair, Pairs
+from unet_ddp.data.pairs import SIDES, Column, Pair
 from unet_ddp.data.remote_pairs import RemotePairs
 from unet_ddp.errors import UserError, hides_bars
 from unet_ddp.extras.cloud import NotFoundError, Url, find_stamp
@@ -151,13 +151,13 @@ class PackedPairs(RemotePairs):
         """Return the chosen ones, sorted by name."""
         return PackedPairs(self.pack, self.rows[chosen])
 
-    def rows_of(self, part: Pairs) -> NDArray[np.uint32]:
-        """Return the rows of `part`, which is of this pack, in the whole pack."""
-        assert isinstance(part, PackedPairs)
-        return part.rows
+    @property
+    def scanned(self) -> PackedPairs:
+        """These pairs: their pack was scanned before."""
+        return self
 
     @property
-    def scanned(self) -> Table:
+    def table(self) -> Table:
         """The scan of the whole pack before it was packed."""
         return Table(self.pack.pairs, self.pack.index.kinds, self.pack.columns)
 
@@ -242,7 +242,8 @@ def _open(folder: Path, digest: str | None = None) -> Pack:
     except NotADirectoryError:
         reason = "is a file, not the folder of a pack"
     except OSError as error:
-        reason = "contains no pack" if isinstance(error, FileNotFoundError) else error.strerror
+        is_missing = isinstance(error, FileNotFoundError)
+        reason = "contains no pack" if is_missing else error.strerror or str(error)
     except NotFoundError:
         reason = "contains no pack"
     except UserError:

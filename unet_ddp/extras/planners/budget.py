@@ -16,7 +16,7 @@ from unet_ddp.distributed.device import cudnn_autotuning
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of
 from unet_ddp.extras.planners.dry_run import restoring, take_dry_steps, trying
-from unet_ddp.heads import Tuner, find_head
+from unet_ddp.heads import find_head
 from unet_ddp.runs.plan import RunBuilder
 from unet_ddp.runs.writers import describe_time
 from unet_ddp.training.state import TrainState
@@ -43,11 +43,11 @@ def plan(config: TrainConfig, builder: RunBuilder) -> dict[str, Any]:
         step = time_steps(state, loaders, config.optimization, world, budget=budget)
         images = math.ceil(len(data.split.validated) / world.size)
         validation = time_validation(state, loaders, images=images, labels=data.labels)
-        tuner: Tuner | None = data.labels.tuner(data, world, resize_masks=config.data.resize_masks)
+        head = find_head(data.labels)
+        tuner = head.tuner(data, world, resize_masks=config.data.resize_masks)
         if images and tuner is not None:  # each epoch's network may be the best so far
             began = time.perf_counter()
-            kind = find_head(data.labels).counts
-            counts = kind.zeros(data.labels.num_classes, world.device)
+            counts = head.counts.zeros(data.labels.num_classes, world.device)
             tuner.tune(state, counts, watch=lambda samples: samples)
             validation += _SEPARATION * (time.perf_counter() - began)
     times = len(data.split.validation) / max(1, len(data.split.validated))

@@ -28,7 +28,7 @@ def draw_by_class(config: DataConfig, table: Table, data: PreparedData, seed: in
 def find_classes(table: Table, labels: Labels, pairs: Pairs) -> Ids:
     """Return packed bits (classes, pairs / 8): 1 if the mask of one of `pairs` has the class."""
     places = np.full(len(table.pairs), len(pairs), np.uint32)  # of rows among `pairs`
-    places[table.pairs.rows_of(pairs)] = np.arange(len(pairs), dtype=np.uint32)
+    places[table.rows_of(pairs)] = np.arange(len(pairs), dtype=np.uint32)
     bits = np.zeros((labels.num_classes, -(-len(pairs) // 8)), np.uint8)
     for rows, part, row in table.value_blocks():
         place = places[row]
