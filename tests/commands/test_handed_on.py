@@ -69,6 +69,7 @@ from unet_ddp.extras.serve.settings import ServeConfig
 from unet_ddp.extras.sharing.bioimageio import prepare as prepare_package
 from unet_ddp.extras.sharing.card import write_card
 from unet_ddp.extras.transfer.fit import fit_weights
+from unet_ddp.heads import Softmax
 from unet_ddp.network.architecture import build_network, choose_architecture, parameter_groups
 from unet_ddp.prediction.backends import TorchBackend, build_model, open_models
 from unet_ddp.prediction.outputs.base import open_outputs
@@ -225,7 +226,7 @@ RUN = [
     (train_step, {"accumulate": 2, "clip": 0.7}),
     (correct_averages, {"batches": 2}),
     (count_pixels, {"num_classes": 2}),
-    (Labels.tuner, {"resize_masks": True}),
+    (Softmax.tuner, {"resize_masks": True}),
     (FiniteGuard, {"most": 7, "has_scaler": False, "skipped": 0}),
     (checkpoint.save_all, {"folder": Path("out/first"), "keep_previous": True}),
     (RunFolder.save, [{"is_best": False, "labels": None}, {"is_best": True, "labels": None}]),
@@ -281,7 +282,7 @@ def test_steps_at_a_rising_rate_are_those_of_the_run(folder: Path) -> None:
     (Prefetcher, {"ahead": 4, "device": CPU}),
     (train_steps, {"until": None, "accumulate": 2, "clip": 0.7}),
     (count_pixels, {"num_classes": 2}),
-    (Labels.tuner, {"resize_masks": True}),
+    (Softmax.tuner, {"resize_masks": True}),
 )  # fmt: skip
 def test_steps_that_are_timed_are_those_of_the_run(folder: Path) -> None:
     """Too short a time for an epoch, of which a few steps are tried."""
