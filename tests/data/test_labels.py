@@ -184,7 +184,7 @@ def test_numbers_become_background_body_and_border(tmp_path: Path) -> None:
     ids = OBJECTS.to_ids(numbers, tmp_path)
     assert ids.tolist() == [[0, 0, 1, 2, 2, 1, IGNORE_ID, 1, 1]]
     assert OBJECTS.to_ids(numbers[0], tmp_path).tolist() == [0, 0, 1, 1, 1, 1, 255, 1, 1]
-    assert OBJECTS.find_truth(numbers).tolist() == [[0, 0, 7, 7, 300, 300, 0, 8, 8]]
+    assert OBJECTS.find_numbers(numbers).tolist() == [[0, 0, 7, 7, 300, 300, 0, 8, 8]]
     with pytest.raises(UserError, match=r"a\.png: value -3; expected numbers of objects, 1"):
         OBJECTS.to_ids(np.array([[-3, 1]], np.int32), Path("a.png"))
 
@@ -216,7 +216,7 @@ def test_values_become_background_bodies_and_one_border(tmp_path: Path) -> None:
     assert alone.tolist() == [[0, 0, 2, 2]]
     values = CLASSES.to_ids(np.array(row, np.int32), tmp_path)
     assert values.tolist() == [0, 0, 1, 1, 2, 2, 2, IGNORE_ID, 1]
-    assert CLASSES.find_truth(np.array([row], np.int32)).tolist() == [[*row[:7], 0, row[8]]]
+    assert CLASSES.find_numbers(np.array([row], np.int32)).tolist() == [[*row[:7], 0, row[8]]]
     assert not CLASSES.to_ids(np.zeros((2, 2), np.uint8), tmp_path).any()
 
 

@@ -94,7 +94,7 @@ class ObjectMasks(Protocol):
     def count(self, mask: Mask) -> int:
         """Return the number of objects."""
 
-    def find_truth(self, codes: Mask) -> Mask:
+    def find_numbers(self, codes: Mask) -> Mask:
         """Return the mask (H, W) that a predicted one is scored by, of a file's values."""
 
     def score(self, mask: Mask, truth: Mask) -> list[Any]:

@@ -68,7 +68,7 @@ class EvaluationDataset(SegmentationDataset):
             mask = truth
             if self.labels.objects is not None:
                 codes = self._read_values(self.pairs.to_read(index), truth.numpy().shape)
-                mask = torch.from_numpy(self.labels.objects.find_truth(codes))
+                mask = torch.from_numpy(self.labels.objects.find_numbers(codes))
         except UserError as error:
             return error
         return EvaluationSample(

@@ -122,7 +122,7 @@ class ObjectLabels(Labels):
     def to_ids(self, codes: Codes, path: Path) -> Ids:
         """Return the class ids of the numbers in a mask (H, W), with borders; of numbers (N,), without."""
         self.check_numbers(codes, lambda _: path)
-        values = self.find_truth(codes)
+        values = self.find_numbers(codes)
         ids = self.ids_of(values)
         if codes.ndim > 1:
             ids[mark_borders(values) == BORDER] = self.bodies.stop
@@ -162,7 +162,7 @@ class ObjectLabels(Labels):
             expected = f"class * {CLASS_STEP} + number, both from 1 on, of {names}"
         raise UserError(f"{find_path(int(wrong[0]))}: value {wrong[0]}; expected {expected}")
 
-    def find_truth(self, codes: Codes) -> Numbers:
+    def find_numbers(self, codes: Codes) -> Numbers:
         """Return the objects' numbers, or values, (H, W) in a mask, 0 where it is to be ignored."""
         kept = np.where(self._is_ignored(codes), 0, codes).astype(np.int32, copy=False)
         return kept if self.has_classes else number_densely(kept)

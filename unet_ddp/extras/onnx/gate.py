@@ -138,7 +138,7 @@ def judge(
     for row, pair in enumerate(tqdm(data.pairs, unit="image", leave=False, disable=hides_bars())):
         truth = data.read_truth(row)
         if objects is not None:
-            numbers = objects.find_truth(data.read_codes(pair.mask, truth.shape, 1.0))
+            numbers = objects.find_numbers(data.read_codes(pair.mask, truth.shape, 1.0))
         with data.pairs.local(pair.image) as path:
             expected = checkpoint(path)
             expected_ids = labels.ids_of(expected)
