@@ -163,9 +163,8 @@ class MapFile(TiffFile, Scene):
             for top in range(0, len(ids), _AT_ONCE):
                 part = ids[top : top + _AT_ONCE]
                 row = first + top
-                empty = self._find_empty(
-                    bands, ((row, row + len(part)), (left, left + ids.shape[1]))
-                )
+                window = (row, row + len(part)), (left, left + ids.shape[1])
+                empty = self._find_empty(bands, window)
                 part[empty] = mark
                 count += int(np.count_nonzero(empty))
         return count
@@ -176,9 +175,8 @@ class MapFile(TiffFile, Scene):
         in_bands = np.all if dataset.dtypes[0] == "uint8" else np.any
         empty: NDArray[np.bool_] = in_bands(dataset.read_masks(bands, window=window) == 0, axis=0)
         if dataset.nodata is not None and dataset.dtypes[0].startswith("float"):
-            empty |= np.isnan(dataset.read(bands, window=window)).any(
-                axis=0
-            )  # GDAL has them as data
+            # GDAL takes nan for data beside a value of no data.
+            empty |= np.isnan(dataset.read(bands, window=window)).any(axis=0)
         return empty
 
 

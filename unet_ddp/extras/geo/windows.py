@@ -100,9 +100,11 @@ class MapWindows:
 
     def is_masked(self, rows: slice, columns: slice) -> bool:
         """Return whether a mask in the file says that no pixel of a part has data."""
+        if not self.has_mask:  # nothing is opened, which may be an object in storage
+            return False
         window = (rows.start, rows.stop), (columns.start, columns.stop)
         with gdal(self.path), self._opened() as dataset:
-            return self.has_mask and not dataset.read_masks(1, window=window).any()
+            return not dataset.read_masks(1, window=window).any()
 
 
 def _read_palette(dataset: Any) -> tuple[tuple[int, int, int], ...]:
