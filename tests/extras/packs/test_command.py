@@ -6,6 +6,7 @@ import errno
 import os
 import pickle
 import re
+import shutil
 import signal
 import tarfile
 import threading
@@ -350,11 +351,16 @@ def test_a_shard_ends_with_the_pair_that_fills_it(tmp_path: Path) -> None:
         assert [(part.start, part.stop) for part in parts] == expected
 
 
+def workers() -> set[threading.Thread]:
+    """The threads of pools: a bar has one of its own."""
+    return {each for each in threading.enumerate() if each.name.startswith("ThreadPool")}
+
+
 def test_several_threads_write_the_same_bytes_or_nothing(
     sets: list[DataConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second attempt is stopped after a shard; no thread outlives it."""
-    one, config, before = tmp_path / "one", sets[0], {*threading.enumerate()}
+    one, config, before = tmp_path / "one", sets[0], workers()
     pack(config, one, shard_mb=SMALL)
     argv = ["pack", "--images", str(config.images), "--masks", str(config.masks), "--workers", "2"]
     argv += ["--shard-size", str(SMALL), "--validation", "20", "--output"]
@@ -364,7 +370,7 @@ def test_several_threads_write_the_same_bytes_or_nothing(
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
 
     def stop(*args: Any) -> None:
-        assert len({*threading.enumerate()} - before) >= 2
+        assert workers() - before
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(module, "Shard", stop)
@@ -372,7 +378,39 @@ def test_several_threads_write_the_same_bytes_or_nothing(
         main([*argv, str(tmp_path / "three")])
     assert end.value.code == 128 + signal.SIGTERM
     assert {path.name for path in tmp_path.iterdir()} == {"one", "two"}
-    assert {*threading.enumerate()} <= before
+    assert workers() <= before
+
+
+def test_a_fault_in_one_of_several_threads_ends_all(
+    sets: list[DataConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As of an image that vanishes after its size was found."""
+    config, before, write = sets[0], workers(), module.write_shard
+
+    def fail(job: Any) -> Any:
+        if job.members.pairs[0].image.name == "dx.png":
+            job.members.pairs[0].image.unlink()
+        return write(job)
+
+    monkeypatch.setattr(module, "write_shard", fail)
+    copy = shutil.copytree(Path(str(config.images)).parent, tmp_path / "copy")
+    argv = [
+        "pack",
+        "--images",
+        str(copy / "imgs"),
+        "--masks",
+        str(copy / "masks"),
+        "--workers",
+        "2",
+    ]
+    argv += ["--shard-size", str(SMALL), "--output", str(tmp_path / "pack")]
+    status, text = run(capsys, *argv)
+    assert status == 2 and text.endswith("dx.png: not found\n") and text.count("error:") <= 1
+    assert {path.name for path in tmp_path.iterdir()} == {"copy"}
+    assert workers() <= before
 
 
 def test_an_image_that_vanishes_is_named(tmp_path: Path) -> None:
