@@ -1,10 +1,11 @@
-"""The pictures of README and of the documentation: docs/demo.png and docs/speed.svg.
+"""The pictures of README and of the documentation: docs/demo.png, docs/speed.svg and docs/gains.svg.
 
     python -m benchmarks.pictures [--model checkpoints] [--folder docs]
 
 demo.png has validation images of the built-in demo set: the image, its true mask, the predicted mask and the
 difference. Without `--model`, the quick start of README trains the network first: about four minutes.
-speed.svg has the seconds to Dice 0.97 from the table in docs/quality.md. Both read on light and dark pages.
+speed.svg has the seconds to Dice 0.97 from the table in docs/quality.md, gains.svg the scores from the table in
+docs/how-to/better-masks.md. All read on light and dark pages.
 """
 
 from __future__ import annotations
@@ -180,8 +181,64 @@ def draw_times(times: dict[str, Time]) -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
+# -- gains.svg -----------------------------------------------------------------------------
+
+
+class Gain(NamedTuple):
+    """Scores of a data set without and with what is tried."""
+
+    name: str
+    data: str
+    before: float
+    after: float
+
+
+def read_gains(page: str) -> list[Gain]:
+    """Return the rows of the table in docs/how-to/better-masks.md that have two scores."""
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| (0\.\d+) \| (0\.\d+) \|", page, re.M)
+    return [
+        Gain(name.replace("`", "").split(",")[0], data.split(",")[0], float(low), float(high))
+        for name, data, low, high in rows
+    ]
+
+
+def draw_gains(gains: Sequence[Gain]) -> str:
+    """Return an arrow from the score before to that after for each gain, as SVG."""
+    left, scale, step, top = (
+        350,
+        620,
+        34,
+        46,
+    )  # pixels: begin of the scale, its length, of a row, above
+    lowest = 0.2  # score at the begin
+    place = lambda score: left + scale * (score - lowest) / (1 - lowest)  # noqa: E731
+    width, height = left + scale + 90, top + step * len(gains) + 36
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" font-family="system-ui, sans-serif" font-size="16" fill="{GREY}">',
+        "<title>Scores before and after, from the table below</title>",
+        f'<text x="{left}" y="22" font-weight="600">Score before and after, higher is better</text>',
+    ]
+    for k in range(2, 11, 2):
+        x = place(k / 10)
+        lines.append(
+            f'<path d="M{x:.1f} {top - 8}V{height - 30}" stroke="{GREY}" stroke-opacity="0.3"/>'
+            f'<text x="{x:.1f}" y="{height - 10}" text-anchor="middle" font-size="14">{k / 10}</text>'
+        )
+    for k, (name, data, before, after) in enumerate(gains):
+        y, x, end = top + step * k + 12, place(before), place(after)
+        lines += [
+            f'<text x="{left - 12}" y="{y + 5}" text-anchor="end">{name} ({data})</text>',
+            f'<path d="M{x:.1f} {y}H{end:.1f}" stroke="{BAR}" stroke-width="6"/>',
+            f'<circle cx="{x:.1f}" cy="{y}" r="5" fill="#b0b5ba"/>',
+            f'<circle cx="{end:.1f}" cy="{y}" r="6" fill="{BAR}"/>',
+            f'<text x="{end + 14:.1f}" y="{y + 5}" font-weight="600">{after - before:+.3f}</text>',
+        ]
+    return "\n".join([*lines, "</svg>", ""])
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Draw both pictures."""
+    """Draw the pictures."""
     parser = new_parser(__doc__)
     parser.add_argument("--model", type=Path, help="folder of a run (default: train one)")
     parser.add_argument("--folder", type=Path, default=ROOT / "docs", help="folder to write to")
@@ -189,6 +246,8 @@ def main(argv: list[str] | None = None) -> int:
     options.folder = options.folder.resolve()
     page = (ROOT / "docs/quality.md").read_text(encoding="utf-8")
     (options.folder / "speed.svg").write_text(draw_times(read_times(page)), encoding="utf-8")
+    page = (ROOT / "docs/how-to/better-masks.md").read_text(encoding="utf-8")
+    (options.folder / "gains.svg").write_text(draw_gains(read_gains(page)), encoding="utf-8")
     with tempfile.TemporaryDirectory() as temporary:
         run = options.model or train(Path(temporary))
         if not options.model:

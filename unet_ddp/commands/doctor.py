@@ -23,6 +23,7 @@ from unet_ddp.config import TrainConfig, all_but
 from unet_ddp.data.matching import Report
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.read import use_own_readers
+from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.data.samplers import Order, TrainingSampler, shuffle
 from unet_ddp.errors import align, count_of, how_to_install, join_some, print_lines
 from unet_ddp.settings import Kind
@@ -30,8 +31,6 @@ from unet_ddp.settings import Kind
 _NAMED = 3  # files with the same problem
 _OF_A_FILE = re.compile(r"[\d/]")  # in names and numbers
 _MOST_CLASSES = 21  # rows of the table, as many as Pascal VOC has
-FEW_IMAGES = 1000  # images to train on; on 64 to 367 of cars, streets and nuclei, ImageNet weights were better
-_ENCODER = "efficientnet-lite0"
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,8 @@ def check_data(config: DoctorConfig) -> tuple[Report, CheckedData | None]:
             report.attempt(partial(check_classes, data.labels, options.class_weights))
         if data.split is not None:
             report.attempt(partial(_begin, config, data.split.training))
-        if config.network.encoder is None and not report.problems and _suit_imagenet(data):
-            report.notes.append(_suggest_encoder())
+        if not report.problems:
+            report.notes += _describe_encoder(config, data)
     recipe = config.launch.config
     names = config.recipe
     report.problems = [name_recipe(problem, recipe, names) for problem in report.problems]
@@ -124,22 +123,20 @@ def format_findings(
     return [*lines, verdict]
 
 
-def _suit_imagenet(data: CheckedData) -> bool:
-    """Return whether an encoder from ImageNet is worth a try: few images, of 8 bit, in grey or colour."""
-    is_usual = data.format.dtype == "uint8" and data.format.channels in (1, 3)
-    return is_usual and data.split is not None and len(data.split.training) < FEW_IMAGES
+def _describe_encoder(config: DoctorConfig, data: CheckedData) -> list[str]:
+    """Return a line with the flags of an encoder with ImageNet weights, if these suit the images."""
+    if data.split is None:
+        return []
+    from unet_ddp.extras.transfer.choice import choose_encoder
 
-
-def _suggest_encoder() -> str:
-    """Return a line with the flags of an encoder with ImageNet weights, and its package if that is missing."""
-    from unet_ddp.extras.transfer.pretrained import find_packaged
-    from unet_ddp.network.architecture import full_name
-
-    flags = f"--encoder {_ENCODER} --encoder-weights imagenet --encoder-rate 0.3 --lr 0.003"
-    line = f"few images: ImageNet weights often give better masks; add {flags}"
-    if find_packaged(full_name(_ENCODER)):
-        return line
-    return f"{line} after {how_to_install('pretrained')}"
+    smallest = scaled_size(*min(data.table.sizes), config.data.scale)
+    choice = choose_encoder(config, data.split, data.format, smallest)
+    if choice is None:
+        return []
+    line = f"few images: ImageNet weights often give better masks; train.py takes {choice.flags}"
+    if choice.is_installed:
+        return [f"{line}; --model unet trains the classic U-Net"]
+    return [f"{line} after {how_to_install('pretrained')}"]
 
 
 def _fold(problems: Sequence[str], most: int | None) -> list[str]:

@@ -10,7 +10,7 @@ Where parts that not all runs need enter this one, in the order of `train`. Thos
 file, parts.py and train_parts.py. The others are found by name: a setting has `Calls(POINT)` or `Names(POINT)` beside
 its field in config/, and plugins/built_in/of_*.py has the table of that point.
 
-    deterministic*          --deterministic
+    find_same_bits*         --deterministic
     RunFolder               the copy of a run at s3://, gs://, az:// (extras/cloud/storage.py)
     open_run*               weights of --load and --encoder-weights (extras/transfer/)
     start.prepare_data      where pairs are: folders, lists, addresses (data/pair_kinds.py, data/remote_pairs.py), packs
@@ -18,6 +18,7 @@ its field in config/, and plugins/built_in/of_*.py has the table of that point.
                             user's own (extras/arrays/); formats of images (data/readers/; maps: extras/geo/reader.py);
                             --balance*, --scale-jitter*, --validation-images*, --shares*; kinds of labels:
                             --instances (extras/objects/), --palette (extras/palettes/), --overlap* (extras/overlap/)
+    suit_start*             ImageNet weights where few images suit them and no network is named (extras/transfer/)
     choose_model            networks (network/) and losses (training/losses.py), own ones too (training/own_loss.py);
                             --encoder-weights*; what the kind of labels asks of them (heads.py)
     check_hosts*            several processes: their settings, files and sources are compared
@@ -32,14 +33,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import check_own_code, naming_recipe
 from unet_ddp.commands.parts import DATA_PARTS
-from unet_ddp.commands.train_parts import choose_parts, open_run
+from unet_ddp.commands.train_parts import choose_parts, find_same_bits, open_run, suit_start
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
@@ -97,13 +97,12 @@ def train(config: TrainConfig, world: World, *, began: float | None = None) -> i
     imports).
     """
     began, log = began or time.monotonic() - time.process_time(), console(world)
-    determinism: AbstractContextManager[None] = nullcontext()
-    if config.launch.deterministic:
-        from unet_ddp.extras.diagnose.deterministic import deterministic
-
-        determinism = deterministic(log)
-    recipe = naming_recipe(config.launch.config, config.recipe)
-    with tf32_products(), recipe, determinism, RunFolder(config, world, log) as folder:
+    with (
+        tf32_products(),
+        naming_recipe(config.launch.config, config.recipe),
+        find_same_bits(config, log),
+        RunFolder(config, world, log) as folder,
+    ):
         run = prepare(config, folder, world, began)
         state, stop = run.state, run.stop
         with run.tracker as tracker:
@@ -135,6 +134,8 @@ def prepare(config: TrainConfig, folder: RunFolder, world: World, began: float) 
     check_own_code(config.to_dict(), config.given - config.recipe)
     use_own_readers(config.data.reader)
     data = world.on_main(lambda: start.prepare_data(config, DATA_PARTS))
+    if start.is_new:
+        config, start = world.on_main(lambda: suit_start(config, data, start))
     parts = choose_parts(config)
     spec = choose_model(config, data, start, world.device, parts=parts)
     if world.size > 1:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import TypeVar
 
 from unet_ddp.config import TrainConfig
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.run_parts import RunParts
+from unet_ddp.settings import with_values
+
+Training = TypeVar("Training", bound=TrainConfig)
+
+
+def find_same_bits(config: TrainConfig, log: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Return a context in which equal runs have equal bits on a GPU, too, if --deterministic asks for it."""
+    if not config.launch.deterministic:
+        return nullcontext()
+    from unet_ddp.extras.diagnose.deterministic import deterministic
+
+    return deterministic(log)
 
 
 def open_run(folder: RunFolder, config: TrainConfig) -> StartPoint:
@@ -22,6 +38,36 @@ def open_run(folder: RunFolder, config: TrainConfig) -> StartPoint:
     from unet_ddp.extras.transfer.fit import read_weights
 
     return replace(start, weights=read_weights(config))
+
+
+def suit_network(config: Training, data: PreparedData) -> tuple[Training, str]:
+    """Return settings of a new run, and a line if they are changed: ImageNet weights, where they suit its images.
+
+    They must be installed. A run whose settings name a network keeps it.
+    """
+    from unet_ddp.extras.transfer.choice import choose_encoder
+
+    choice = choose_encoder(config, data.split, data.format, data.smallest)
+    if choice is None or not choice.is_installed:
+        return config, ""
+    line = (
+        f"few images ({choice.count}), so from ImageNet weights: {choice.flags}; "
+        "--model unet trains the classic U-Net"
+    )
+    return with_values(config, choice.values), line
+
+
+def suit_start(
+    config: TrainConfig, data: PreparedData, start: StartPoint
+) -> tuple[TrainConfig, StartPoint]:
+    """Return settings and start of a new run; see `suit_network`."""
+    config, line = suit_network(config, data)
+    if not line:
+        return config, start
+    from unet_ddp.extras.transfer.fit import read_weights
+
+    start.notes.append(line)
+    return config, replace(start, weights=read_weights(config))
 
 
 def choose_parts(config: TrainConfig) -> RunParts:

@@ -39,7 +39,7 @@ class NetworkConfig:
     encoder_weights: Annotated[
         str | None, flag("NAME|FILE"), Brief("Its weights, e.g. imagenet.")
     ] = None
-    """Pretrained weights for the encoder: imagenet, downloaded once or from the extra pretrained (efficientnet-lite0 to 2); or a file of timm, torchvision or this program."""
+    """Pretrained weights for the encoder: imagenet, downloaded once or from the extra pretrained (efficientnet-lite0 to 2); or a file of timm, torchvision or this program. With that extra, few images start from imagenet if no flag names a network."""
     width: Annotated[int, Kind.FIXED, flag("CHANNELS"), POSITIVE] = 32
     """Classic U-Net: channels of the first level; the paper's has 64."""
     bilinear: Annotated[bool, Kind.FIXED] = False

@@ -20,6 +20,7 @@ import torch
 from tests.conftest import data_flags, make_pair, make_set
 from unet_ddp.cli import parse_train
 from unet_ddp.commands.parts import DATA_PARTS
+from unet_ddp.commands.train_parts import suit_network
 from unet_ddp.data.matching import read_list
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.errors import RunError, UserError
@@ -27,6 +28,7 @@ from unet_ddp.extras.learning_curve import curve as module
 from unet_ddp.extras.learning_curve.command import find_doubt, main, summarise
 from unet_ddp.extras.learning_curve.curve import Point
 from unet_ddp.extras.learning_curve.power_law import Forecast, PowerLaw
+from unet_ddp.extras.transfer import choice
 from unet_ddp.extras.tune.trainings import as_argv
 
 NAMES = [f"images_{n:05d}_repeat_1" for n in (1, 2, 4, 9)]
@@ -75,7 +77,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trainer:
 
 def run(*more: str, status: int = 0) -> None:
     argv = [*data_flags(Path()), "--batch-size", "1", "--epochs", "3", "--seed", "5", *more]
-    assert main(argv, DATA_PARTS) == status
+    assert main(argv, DATA_PARTS, suit_network) == status
 
 
 def points(name: str = "learning-curve") -> dict[str, Any]:
@@ -106,6 +108,19 @@ def test_trainings_take_equal_steps_on_nested_images(trainer: Trainer) -> None:
         }  # fmt: skip
     (validation,) = {tuple(names) for names in trainer.scored}
     assert len(validation) == 1 and validation[0] not in trained
+
+
+@pytest.mark.parametrize(("few", "encoder"), [(10, "efficientnet-lite0"), (5, None)])
+def test_all_sizes_train_the_network_that_suits_all_images(
+    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, encoder: str | None
+) -> None:
+    monkeypatch.setattr(choice, "FEW_IMAGES", few)
+    monkeypatch.setattr(choice, "find_packaged", lambda name: Path("weights.pth"))
+    make_set(tmp_path, 10, size=(64, 64))
+    run("--group-pattern", "(.+)x")
+    for argv in trainer.argv.values():
+        config = parse_train(argv)
+        assert config.network.encoder == encoder and "model" in config.given
 
 
 def test_steps_of_several_processes_and_batches(trainer: Trainer) -> None:
@@ -251,7 +266,7 @@ def test_a_pack_and_torchrun_are_refused(
 
     assert program(["pack", *data_flags(Path()), "-o", "packed"]) == 0
     with pytest.raises(UserError, match="--images packed: is a pack; use the files it is of"):
-        main(["--images", "packed", "--validation", "20"], DATA_PARTS)
+        main(["--images", "packed", "--validation", "20"], DATA_PARTS, suit_network)
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(SystemExit) as ended:

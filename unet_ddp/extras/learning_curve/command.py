@@ -7,7 +7,7 @@ once, after its last step.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -17,6 +17,7 @@ from unet_ddp.checks.check import prepare_data
 from unet_ddp.checks.data_parts import DataParts
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import naming_recipe
+from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.errors import align, print_lines
 from unet_ddp.extras.learning_curve.curve import Curve, CurveConfig, Point
@@ -27,13 +28,16 @@ from unet_ddp.files import as_local_path, write_errors, write_text
 from unet_ddp.metrics.scores import show
 from unet_ddp.runs.lock import lock_folder
 
+Suit = Callable[[CurveConfig, PreparedData], tuple[CurveConfig, str]]
+"""Returns the settings that suit a data set, and a line if they are others than the given."""
 
-def main(argv: Sequence[str], parts: DataParts) -> int:
+
+def main(argv: Sequence[str], parts: DataParts, suit: Suit) -> int:
     """Train, forecast, and return the exit status."""
-    return run_command("learning-curve", partial(measure_curve, parts=parts), argv)
+    return run_command("learning-curve", partial(measure_curve, parts=parts, suit=suit), argv)
 
 
-def measure_curve(argv: Sequence[str], parts: DataParts) -> None:
+def measure_curve(argv: Sequence[str], parts: DataParts, suit: Suit) -> None:
     """Train and score; print the points and the forecast, and write a chart."""
     config = parse_train(argv, prog="python -m unet_ddp learning-curve", kind=CurveConfig)
     name = config.run.exp_name or "learning-curve"
@@ -47,11 +51,16 @@ def measure_curve(argv: Sequence[str], parts: DataParts) -> None:
             parts=parts,
             skip_bad=config.launch.skip_bad_files,
         )
+        config, line = suit(config, data)
         curve = Curve(config, data, folder)
     with lock_folder(folder, "--exp-name"):
         curve.open()
         count = config.repeats * len(curve.sizes)
-        print_lines(*data.notes, f"trainings: {count}, of {curve.steps} steps each, in {folder}")
+        print_lines(
+            *data.notes,
+            *filter(None, [line]),
+            f"trainings: {count}, of {curve.steps} steps each, in {folder}",
+        )
         for repeat in range(config.repeats):
             for size in curve.sizes:
                 curve.measure(size, repeat)
