@@ -225,6 +225,7 @@ def test_a_running_runs_folder_is_not_let_in_again(
     assert "another run of this process" in said[0] and "another run uses it" in said[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.processes
 def test_a_script_without_a_guard_trains_on_two_processes(images: Path) -> None:
     """An own part beside it is found by the ranks; their lines come through; a mistake of theirs is raised."""

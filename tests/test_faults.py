@@ -45,12 +45,9 @@ def errors(done: subprocess.CompletedProcess[str]) -> list[str]:
         ("interrupt", [], 130),
         pytest.param("signal to the launcher", NPROC, 143, marks=pytest.mark.thorough),
         # torchrun's own status, whatever its workers'
-        pytest.param("signal to one rank", TORCHRUN, 1, marks=pytest.mark.thorough),
-        pytest.param(
-            "user signal to the launcher",
-            TORCHRUN,
-            1,
-            marks=[pytest.mark.thorough, pytest.mark.release],
+        *(
+            pytest.param(fault, TORCHRUN, 1, marks=[pytest.mark.thorough, pytest.mark.release])
+            for fault in ("signal to one rank", "user signal to the launcher")
         ),
     ],
 )

@@ -37,6 +37,7 @@ def find_faults(folder: Path, names: list[str]) -> None:
         pytest.skip("this user can make no such homes")
 
 
+@pytest.mark.thorough
 def test_the_quick_start_in_a_few_hostile_homes(folder: Path) -> None:
     find_faults(folder, FEW)
 

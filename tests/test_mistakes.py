@@ -205,7 +205,9 @@ def test_a_mistake_of_one_rank_alone_is_said_on_its_host_once(
         assert local_size == 2 or lines[whose] or "(rank 0)" in line  # a comparison is both hosts'
 
 
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.thorough), 2])
+@pytest.mark.parametrize(
+    "size", [pytest.param(1, marks=[pytest.mark.thorough, pytest.mark.release]), 2]
+)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_line_from_one_rank(
     ranks: Ranks, tmp_path: Path, name: str, size: int

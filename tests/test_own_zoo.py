@@ -197,7 +197,11 @@ def started(flags: list[str], run: str) -> tuple[dict[str, Any], dict[str, Any]]
 
 LOADED = ["plain", "rebound", "counter"]
 LOADED = [
-    pytest.param(name, marks=[pytest.mark.thorough] * (name not in LOADED))
+    pytest.param(
+        name,
+        marks=[pytest.mark.thorough] * (name not in LOADED)
+        + [pytest.mark.release] * (name in ALIKE),
+    )
     for name, (_, said) in zoo.NETWORKS.items()
     if not said
 ]
@@ -228,10 +232,16 @@ def test_a_new_run_begins_with_a_new_loss(name: str) -> None:
 
 STATEFUL = [("N", name) for name in ("buffer", "rebound", "counter", "weight norm", "double")]
 STATEFUL += [("L", name) for name in ("buffer", "number", "learnt")]
+FOUR = [
+    pytest.param(
+        kind, name, marks=[pytest.mark.release] * (name in ("weight norm", "double", "number"))
+    )
+    for kind, name in STATEFUL
+]
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("kind", "name"), STATEFUL)
+@pytest.mark.parametrize(("kind", "name"), FOUR)
 def test_state_is_the_same_on_four_ranks_as_on_one_and_after_a_resume(
     folder: str, kind: str, name: str, ranks: Ranks
 ) -> None:

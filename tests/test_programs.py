@@ -66,10 +66,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     "name",
     [
         "python",
-        *(pytest.param(name, marks=thorough) for name in ("torchrun", "nproc")),
+        pytest.param("torchrun", marks=thorough),
         *(
             pytest.param(name, marks=[thorough, release])
-            for name in ("launch", "torchrun, and a restart")
+            for name in ("nproc", "launch", "torchrun, and a restart")
         ),
     ],
 )
@@ -100,7 +100,7 @@ def test_every_start_trains_and_predicts(finished: Finished, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("start", "status"),
-    [([TRAIN, "--nproc", "2"], 2), pytest.param([*TORCHRUN, TRAIN], 1, marks=thorough)],
+    [([TRAIN, "--nproc", "2"], 2), pytest.param([*TORCHRUN, TRAIN], 1, marks=[thorough, release])],
     ids=["nproc", "torchrun"],
 )
 def test_a_mistake_is_said_once(tmp_path: Path, start: list[str], status: int) -> None:
@@ -176,13 +176,13 @@ def children(process: int) -> list[int]:
 @pytest.mark.parametrize(
     ("argv", "is_time"),
     [
-        (NPROC, starts),
-        *(pytest.param(NPROC, starts, marks=thorough) for _ in "ab"),
+        pytest.param(NPROC, starts, marks=thorough),
+        *(pytest.param(NPROC, starts, marks=[thorough, release]) for _ in "ab"),
         pytest.param(NPROC, child_imports, marks=thorough),
+        pytest.param([TRAIN], imports, marks=thorough),
         *(
-            pytest.param(argv, imports, marks=thorough)
+            pytest.param(argv, imports, marks=[thorough, release])
             for argv in (
-                [TRAIN],
                 [PREDICT, "x.png"],
                 ["-m", "unet_ddp", "train"],
                 ["-m", "unet_ddp", "doctor"],

@@ -48,10 +48,12 @@ def test_final_weights_agree_with_those_of_one_rank(
     ("encoder", "size", "how"),
     [
         (None, 2, {"frozen": True}),
-        (None, 2, {"encoder_rate": 0.1}),
+        pytest.param(None, 2, {"encoder_rate": 0.1}, marks=pytest.mark.thorough),
         pytest.param(ENCODER, 2, {"frozen": True}, marks=pytest.mark.thorough),
-        pytest.param(None, 4, {"frozen": True}, marks=pytest.mark.thorough),
-        pytest.param(None, 4, {"encoder_rate": 0.1}, marks=pytest.mark.thorough),
+        pytest.param(None, 4, {"frozen": True}, marks=[pytest.mark.thorough, pytest.mark.release]),
+        pytest.param(
+            None, 4, {"encoder_rate": 0.1}, marks=[pytest.mark.thorough, pytest.mark.release]
+        ),
         pytest.param(None, 2, {"frozen": True, "checkpointing": True}, marks=pytest.mark.thorough),
     ],
 )
@@ -155,7 +157,9 @@ def test_scores_are_identical_on_1_to_4_ranks(ranks: Ranks) -> None:
                 assert all((a == b).all() for a, b in zip(mine, theirs, strict=True))
 
 
-@pytest.mark.parametrize("names", [("object",), ("bright", "grey")])
+@pytest.mark.parametrize(
+    "names", [pytest.param(("object",), marks=pytest.mark.thorough), ("bright", "grey")]
+)
 def test_objects_and_their_separation_are_identical_on_1_to_3_ranks(
     ranks: Ranks, tmp_path: Path, names: tuple[str, ...]
 ) -> None:

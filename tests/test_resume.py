@@ -89,7 +89,9 @@ def alone(ranks: Ranks, images: Path, tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
-@pytest.mark.parametrize("stops", [(1, 3, 5, 6, 9), pytest.param(range(1, 10), marks=thorough)])
+@pytest.mark.parametrize(
+    "stops", [(1, 3, 5, 6, 9), pytest.param(range(1, 10), marks=[thorough, release])]
+)
 def test_stopped_after_any_step(
     ranks: Ranks, images: Path, undisturbed: Path, tmp_path: Path, stops: Any
 ) -> None:
@@ -119,7 +121,7 @@ LOSSES = ("dice_focal", "tversky", "focal --hard-pixels 20", "lovasz")
     [
         # What makes runs depend on ranks: the running averages, too, are then those of all ranks.
         (2, "--batch-norm local --compress-gradients"),
-        (2, f"--epochs 1 --loss lovasz_ce {WEIGHTED} {SAMPLED}"),
+        pytest.param(2, f"--epochs 1 --loss lovasz_ce {WEIGHTED} {SAMPLED}", marks=thorough),
         *(
             pytest.param(2, f"--epochs 1 --loss {name}", marks=[thorough, release])
             for name in LOSSES
@@ -183,11 +185,11 @@ def test_a_run_without_patience_left_anneals_and_ends(
 @pytest.mark.parametrize(
     ("size", "flags"),
     [
-        (1, "--encoder-rate 0.1 --epochs 2"),
+        pytest.param(1, "--encoder-rate 0.1 --epochs 2", marks=thorough),
         pytest.param(2, "--accumulate 2 --epochs 2", marks=[thorough, release]),
         pytest.param(4, "--epochs 2", marks=[thorough, release]),
         pytest.param(2, "--batch-size auto --epochs 2", marks=[thorough, release]),
-        pytest.param(1, "--freeze encoder --epochs 2", marks=thorough),
+        pytest.param(1, "--freeze encoder --epochs 2", marks=[thorough, release]),
         pytest.param(2, "--budget 1h", marks=[thorough, release]),
     ],
 )
@@ -218,9 +220,9 @@ def test_what_was_planned_leaves_no_trace_and_stays(
     ("size", "flags"),
     [
         (2, ["--load", "--freeze", "encoder"]),
-        (1, ["--encoder-weights", "--encoder-rate", "0.1"]),
+        pytest.param(1, ["--encoder-weights", "--encoder-rate", "0.1"], marks=thorough),
         pytest.param(4, ["--load", "--freeze", "encoder"], marks=[thorough, release]),
-        pytest.param(2, ["--encoder-weights", "--encoder-rate", "0.1"], marks=thorough),
+        pytest.param(2, ["--encoder-weights", "--encoder-rate", "0.1"], marks=[thorough, release]),
     ],
 )
 def test_fine_tuning_resumes_too(

@@ -142,7 +142,11 @@ def web(images: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("workers", "fault"),
-    [("0", "throttled"), *(pytest.param("1", f, marks=thorough) for f in ("half", "cut"))],
+    [
+        ("0", "throttled"),
+        pytest.param("1", "half", marks=thorough),
+        pytest.param("1", "cut", marks=[thorough, pytest.mark.release]),
+    ],
 )
 def test_training_from_storage_ends_with_the_bits_of_training_from_disk(
     place: Place, undisturbed: Path, workers: str, fault: str
@@ -161,7 +165,11 @@ def test_training_from_storage_ends_with_the_bits_of_training_from_disk(
 
 
 @pytest.mark.parametrize(
-    "pack", ["pack", pytest.param("s3://bucket/packed", marks=[thorough, pytest.mark.release])]
+    "pack",
+    [
+        pytest.param("pack", marks=thorough),
+        pytest.param("s3://bucket/packed", marks=[thorough, pytest.mark.release]),
+    ],
 )
 def test_a_run_begun_on_files_ends_on_a_pack(place: Place, undisturbed: Path, pack: str) -> None:
     """As the run on the files, with reading processes too, and with the same scores on either."""

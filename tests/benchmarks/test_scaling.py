@@ -28,6 +28,7 @@ def step(network: nn.Module) -> scaling.Timeline:
     return scaling.measure_step(network)
 
 
+@pytest.mark.thorough
 def test_the_sums_are_those_of_a_step(ranks: Ranks, step: scaling.Timeline) -> None:
     for seen in ranks.run(2, sums_of_a_step, 4):
         assert sorted(seen) == sorted(sum.size for sum in scaling.list_sums(step, is_gpu=False))

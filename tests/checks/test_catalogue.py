@@ -30,7 +30,13 @@ LATER = {  # errors of what follows the check of the data
     "a batch larger than the set",
 }
 BRIEF = {"several bad files at once", "a bad file, skipped", "twelve bands of 8 bit", *LATER}
-"""Cases that run on ranks in each test run; the others in the thorough lane."""
+"""Cases that run on ranks in each test run. Half of the others do in the thorough lane, and all before a release."""
+
+
+def choose_marks(number: int, name: str) -> list[pytest.MarkDecorator]:
+    if name in BRIEF:
+        return []
+    return [pytest.mark.thorough, *[pytest.mark.release] * (number % 2)]
 
 
 @lru_cache
@@ -88,10 +94,7 @@ def single() -> Iterator[Ranks]:
 
 @pytest.mark.parametrize(
     "number",
-    [
-        pytest.param(k, marks=() if case.name in BRIEF else pytest.mark.thorough)
-        for k, case in enumerate(CASES)
-    ],
+    [pytest.param(k, marks=choose_marks(k, case.name)) for k, case in enumerate(CASES)],
     ids=NAMES,
 )
 def test_it_trains_or_is_refused_on_one_and_two_ranks(

@@ -468,6 +468,7 @@ def test_torchrun_s_report_has_the_line_whichever_rank_ends_first(
     assert first.message["message"] == "nowhere: not found"
 
 
+@pytest.mark.thorough
 def test_no_thread_of_a_group_outlives_it(tmp_path: Path) -> None:
     """At Python's end a thread that lets a tensor go aborts the process, which has ended well."""
     script = """if True:

@@ -274,6 +274,7 @@ def test_gradients_are_the_mean_of_both_ranks_and_buffers_their_own(ranks: Ranks
     assert mean == other_mean == pytest.approx((own + other) / 2)
 
 
+@pytest.mark.thorough
 def test_a_compiled_sum_has_its_gradient(ranks: Ranks) -> None:
     """Issue: compiled by torch 2.11, the gradient of a sum in place was 0; on CPUs, its wait broke the graph."""
     for plain, compiled in ranks.run(2, jobs.compiled_gradients):

@@ -22,10 +22,7 @@ def test_a_start_after_a_crash_loses_nothing(phase: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "phase",
-    [
-        pytest.param(phase, marks=[pytest.mark.release] * (phase not in ("overwrite", "resume")))
-        for phase in PHASES
-    ],
+    [pytest.param(phase, marks=[pytest.mark.release] * (phase != "overwrite")) for phase in PHASES],
 )
 def test_a_start_after_any_crash_loses_nothing(phase: str) -> None:
     assert not find_broken(phase, 15)

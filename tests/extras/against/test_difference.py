@@ -100,7 +100,7 @@ def test_images_without_a_class_have_no_difference_and_no_interval() -> None:
     assert compare(empty, wrong, each_alone(empty), 2)[0] == "  Dice - against 0.0000: -"
 
 
-@pytest.mark.parametrize("count", [6, 30])
+@pytest.mark.parametrize("count", [6, pytest.param(30, marks=pytest.mark.thorough)])
 def test_the_interval_contains_the_true_difference_as_often_as_it_says(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

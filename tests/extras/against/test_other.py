@@ -164,6 +164,7 @@ def test_several_ranks_print_what_one_does(ranks: Ranks, folder: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_objects_are_compared_by_their_precision(tmp_path: Path) -> None:
     """From a checkpoint, and from per_image.csv, which has the counts of objects, too."""
     make_set(tmp_path, 8, size=(32, 32))

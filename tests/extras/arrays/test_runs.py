@@ -109,13 +109,17 @@ def expected(
     return found
 
 
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.thorough), 2])
+@pytest.mark.parametrize(
+    "size", [pytest.param(1, marks=[pytest.mark.thorough, pytest.mark.release]), 2]
+)
 @pytest.mark.parametrize(
     "kind",
     [
         "two stacks",
-        "a database",
-        *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("triples", "written")),
+        *(
+            pytest.param(kind, marks=pytest.mark.thorough)
+            for kind in ("a database", "triples", "written")
+        ),
     ],
 )
 def test_weights_are_those_of_the_files_also_if_the_run_stops(
@@ -128,7 +132,9 @@ def test_weights_are_those_of_the_files_also_if_the_run_stops(
     assert_same(folder, expected[size])
 
 
-@pytest.mark.parametrize("kind", ["two stacks", "a database"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("two stacks", marks=pytest.mark.thorough), "a database"]
+)
 @pytest.mark.parametrize("flags", ["--cache", "--balance=50 --crop-size 16 24"])
 def test_reading_processes_and_caches_change_nothing(
     ranks: Ranks, cells: Path, folder: Path, kind: str, flags: str
@@ -147,7 +153,7 @@ def test_reading_processes_and_caches_change_nothing(
     [
         ("a database", 2),
         *(
-            pytest.param(kind, size, marks=pytest.mark.thorough)
+            pytest.param(kind, size, marks=[pytest.mark.thorough, pytest.mark.release])
             for kind in KINDS
             for size in (1, 2)
             if (kind, size) != ("a database", 2)

@@ -83,6 +83,7 @@ def test_threads_find_what_one_finds(rng: np.random.Generator) -> None:
     assert found == [list(polygons("a", ids, TWO)) for ids in masks]
 
 
+@pytest.mark.thorough
 @pytest.mark.processes
 def test_threads_that_trace_polygons_print_no_warning(tmp_path: Path) -> None:
     """In a program, without pytest's filters."""

@@ -78,6 +78,7 @@ def run(ranks: Ranks, data: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder / "checkpoints"
 
 
+@pytest.mark.thorough
 def test_a_stopped_run_ends_as_an_undisturbed_one(
     ranks: Ranks, data: Path, run: Path, tmp_path: Path
 ) -> None:

@@ -178,7 +178,9 @@ def send_half(port: int) -> socket.socket:
 
 @pytest.mark.thorough
 @pytest.mark.processes
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.release)]
+)
 def test_a_signal_ends_it_once_all_that_wait_are_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:

@@ -34,9 +34,8 @@ KINDS: dict[str, tuple[Labels, dict[str, Any]]] = {
 }
 STRANGE = ("𠮷", "3", "a\n## b", "b\udce4", "None", "6 ", "6")
 THOROUGH = [
-    pytest.param(kind, marks=[pytest.mark.thorough, pytest.mark.release])
+    pytest.param(kind, marks=[pytest.mark.thorough] + [pytest.mark.release] * (kind != "binary"))
     for kind in KINDS
-    if kind != "binary"
 ]
 
 
@@ -63,7 +62,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"": tmp_path_factory.mktemp("packages")}
 
 
-@pytest.fixture(params=["binary", *THOROUGH])
+@pytest.fixture(params=THOROUGH)
 def package(
     request: pytest.FixtureRequest, packages: dict[str, Path], traced_once: None
 ) -> tuple[str, Path, dict[str, bytes]]:

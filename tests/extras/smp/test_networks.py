@@ -32,7 +32,11 @@ def test_any_size_is_padded_below_and_to_the_right(size: tuple[int, int]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("model", "encoder"), [("pan", "resnet18"), ("dpt", "tu-vit_tiny_patch16_224")]
+    ("model", "encoder"),
+    [
+        ("pan", "resnet18"),
+        pytest.param("dpt", "tu-vit_tiny_patch16_224", marks=pytest.mark.thorough),
+    ],
 )
 def test_images_smaller_than_the_network_needs_are_padded(model: str, encoder: str) -> None:
     """PAN pools to a 128th and DPT's encoders are made for one size; both learn from small images."""

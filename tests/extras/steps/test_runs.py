@@ -67,6 +67,7 @@ def test_a_run_stops_after_epochs_of_steps_and_keeps_their_length(
     assert status == 2 and err.startswith("error: --resume: epoch_steps 4 -> 5: a run keeps ")
 
 
+@pytest.mark.thorough
 def test_a_run_with_shares_resumes_on_another_number_of_ranks(
     ranks: Ranks, images: Path, tmp_path: Path
 ) -> None:

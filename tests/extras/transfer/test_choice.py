@@ -57,33 +57,39 @@ def test_a_learning_rate_that_is_given_is_kept() -> None:
 
 
 @needs_package
-def test_a_run_says_what_is_chosen_and_keeps_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: Ranks
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    make_set(tmp_path, 8, size=(64, 72))
-    argv = [*data_flags(tmp_path), *ARGV, "--precision", "float32", "--augmentation", "none"]
-    status, out, err = call_train([*argv, "--exp-name", "one"], str(tmp_path))
+def test_a_run_says_what_is_chosen_and_keeps_it(tmp_path: Path) -> None:
+    argv = [*data_flags(make_set(tmp_path, 4, size=(64, 72))), *ARGV]
+    status, out, err = call_train(argv, str(tmp_path))
     assert status == 0, err
     (line,) = [line for line in out.splitlines() if line.startswith("few images")]
-    flags = line.partition("weights: ")[2].partition(";")[0].split()
     assert line.endswith("--model unet trains the classic U-Net")
     assert "taken: 288 tensors" in out
-    for _, two, err in ranks.run(
-        2, call_train, [*argv, "-b", "1", "--exp-name", "two"], str(tmp_path)
-    ):
-        assert two.count(line) <= 1 and not err
-    status, _, err = call_train([*argv, *flags, "--exp-name", "typed"], str(tmp_path))
-    assert status == 0, err
-    one, two, typed = (read_model(Path("checkpoints") / name / "last.pt") for name in ("one", "two", "typed"))  # fmt: skip
-    assert one.run is not None and typed.run is not None
-    assert one.run["config"]["encoder_weights"] == "imagenet"
+    run = read_model(tmp_path / "checkpoints/last.pt").run
+    assert run is not None and run["config"]["encoder_weights"] == "imagenet"
+    status, out, err = call_train(["--resume", "--epochs", "2"], str(tmp_path))
+    assert status == 0 and "few images" not in out, err
+
+
+@needs_package
+@pytest.mark.thorough
+def test_a_chosen_network_is_that_of_the_flags_on_any_number_of_ranks(
+    tmp_path: Path, ranks: Ranks
+) -> None:
+    argv = [*data_flags(make_set(tmp_path, 8, size=(64, 72))), *ARGV, "--precision", "float32"]
+    argv += ["--augmentation", "none", "--exp-name"]
+    _, out, err = call_train([*argv, "one"], str(tmp_path))
+    flags = out.partition("ImageNet weights: ")[2].partition(";")[0].split()
+    assert flags, err
+    assert call_train([*argv, "typed", *flags], str(tmp_path))[0] == 0
+    for status, _, err in ranks.run(2, call_train, [*argv, "two", "-b", "1"], str(tmp_path)):
+        assert status == 0, err
+    one, two, typed = (
+        read_model(tmp_path / "checkpoints" / name / "last.pt") for name in ("one", "two", "typed")
+    )
     for name, weight in typed.state.items():
         assert torch.equal(one.state[name], weight), name
-        assert two.state[name].shape == weight.shape
-
-    status, out, err = call_train(["--exp-name", "one", "--resume", "--epochs", "2"], str(tmp_path))
-    assert status == 0 and "few images" not in out, err
+        if name.endswith("weight"):  # float32 sums in another order, over one epoch
+            torch.testing.assert_close(two.state[name], weight, atol=0.02, rtol=0.1)
 
 
 def test_without_the_package_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:

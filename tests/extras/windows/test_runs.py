@@ -26,6 +26,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_scenes(tmp_path_factory.mktemp("scenes"), (192, 160), (128, 128))
 
 
+@pytest.mark.thorough
 def test_a_killed_run_ends_as_one_that_was_not(ranks: Ranks, scenes: Path, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     argv = [*data_flags(scenes), *FLAGS, *WINDOWS, "--epochs", "2", "--save-every-steps", "2"]
