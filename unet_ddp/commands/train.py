@@ -18,7 +18,7 @@ its field in config/, and plugins/built_in/of_*.py has the table of that point.
                             user's own (extras/arrays/); formats of images (data/readers/; maps: extras/geo/reader.py);
                             --balance*, --scale-jitter*, --validation-images*, --shares*; kinds of labels:
                             --instances (extras/objects/), --palette (extras/palettes/), --overlap* (extras/overlap/)
-    suit_start*             ImageNet weights where few images suit them and no network is named (extras/transfer/)
+    suit_run*               ImageNet weights where few images suit them and no network is named (extras/transfer/)
     choose_model            networks (network/) and losses (training/losses.py), own ones too (training/own_loss.py);
                             --encoder-weights*; what the kind of labels asks of them (heads.py)
     check_hosts*            several processes: their settings, files and sources are compared
@@ -39,7 +39,7 @@ from functools import partial
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import check_own_code, naming_recipe
 from unet_ddp.commands.parts import DATA_PARTS
-from unet_ddp.commands.train_parts import choose_parts, find_same_bits, open_run, suit_start
+from unet_ddp.commands.train_parts import choose_parts, find_same_bits, open_run, suit_run
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
@@ -134,8 +134,7 @@ def prepare(config: TrainConfig, folder: RunFolder, world: World, began: float) 
     check_own_code(config.to_dict(), config.given - config.recipe)
     use_own_readers(config.data.reader)
     data = world.on_main(lambda: start.prepare_data(config, DATA_PARTS))
-    if start.is_new:
-        config, start = world.on_main(lambda: suit_start(config, data, start))
+    config, start = suit_run(config, data, start, world)
     parts = choose_parts(config)
     spec = choose_model(config, data, start, world.device, parts=parts)
     if world.size > 1:

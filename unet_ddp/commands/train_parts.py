@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any
 
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
+from unet_ddp.distributed.world import World
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.settings import with_values
-
-Training = TypeVar("Training", bound=TrainConfig)
 
 
 def find_same_bits(config: TrainConfig, log: Callable[[str], None]) -> AbstractContextManager[None]:
@@ -40,8 +39,8 @@ def open_run(folder: RunFolder, config: TrainConfig) -> StartPoint:
     return replace(start, weights=read_weights(config))
 
 
-def suit_network(config: Training, data: PreparedData) -> tuple[Training, str]:
-    """Return settings of a new run, and a line if they are changed: ImageNet weights, where they suit its images.
+def suit_network(config: TrainConfig, data: PreparedData) -> tuple[dict[str, Any], str]:
+    """Return settings of a new run that suit its data, and a line about them: ImageNet weights, or none.
 
     They must be installed. A run whose settings name a network keeps it.
     """
@@ -49,25 +48,32 @@ def suit_network(config: Training, data: PreparedData) -> tuple[Training, str]:
 
     choice = choose_encoder(config, data.split, data.format, data.smallest)
     if choice is None or not choice.is_installed:
-        return config, ""
+        return {}, ""
     line = (
         f"few images ({choice.count}), so from ImageNet weights: {choice.flags}; "
-        "--model unet trains the classic U-Net"
+        "a new run with --model unet trains the classic U-Net"
     )
-    return with_values(config, choice.values), line
+    return choice.values, line
 
 
-def suit_start(
-    config: TrainConfig, data: PreparedData, start: StartPoint
+def suit_run(
+    config: TrainConfig, data: PreparedData, start: StartPoint, world: World
 ) -> tuple[TrainConfig, StartPoint]:
-    """Return settings and start of a new run; see `suit_network`."""
-    config, line = suit_network(config, data)
-    if not line:
+    """Return settings and start of a run, of a new one with those of `suit_network`."""
+    if not start.is_new:
         return config, start
-    from unet_ddp.extras.transfer.fit import read_weights
 
-    start.notes.append(line)
-    return config, replace(start, weights=read_weights(config))
+    def choose() -> tuple[dict[str, Any], StartPoint]:
+        values, line = suit_network(config, data)
+        if not values:
+            return values, start
+        from unet_ddp.extras.transfer.fit import read_weights
+
+        start.notes.append(line)
+        return values, replace(start, weights=read_weights(with_values(config, values)))
+
+    values, start = world.on_main(choose)
+    return with_values(config, values), start  # each host has settings of its own
 
 
 def choose_parts(config: TrainConfig) -> RunParts:

@@ -47,6 +47,24 @@ def test_images_smaller_than_the_network_needs_are_padded(model: str, encoder: s
     logits.mean().backward()
 
 
+@pytest.mark.parametrize("size", [(64, 96), (50, 77), (33, 160)])
+def test_padding_that_no_size_changes_gives_the_bits_of_timm_s(
+    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """timm computes it from each size, which took `export` more than six minutes."""
+    from timm.layers import Conv2dSame
+
+    ours = build("unet", "tu-tf_efficientnet_lite0").eval()
+    monkeypatch.setattr(smp, "_fix_padding", lambda network: None)
+    theirs = build("unet", "tu-tf_efficientnet_lite0").eval()
+    theirs.load_state_dict(ours.state_dict())
+    found = [sum(type(each) is Conv2dSame for each in net.modules()) for net in (ours, theirs)]
+    assert found[0] == 0 < found[1]
+    images = torch.randn(2, 3, *size)
+    with torch.no_grad():
+        assert torch.equal(ours(images), theirs(images))
+
+
 def test_parameters_keep_their_names() -> None:
     """So that weights made by smp's own classes load."""
     theirs = segmentation_models_pytorch.Unet(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,11 +13,12 @@ from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_train
 from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.cli import parse_train
-from unet_ddp.commands.train_parts import suit_network
+from unet_ddp.commands.train_parts import suit_network, suit_run
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.extras.transfer import choice
 from unet_ddp.extras.transfer.choice import choose_encoder
 from unet_ddp.extras.transfer.pretrained import find_packaged
+from unet_ddp.runs.resume import StartPoint
 
 LITE0 = "tu-tf_efficientnet_lite0"
 ARGV = ["--epochs", "1", "-b", "2", "--workers", "0", "-v", "25", "--device", "cpu"]
@@ -62,7 +63,7 @@ def test_a_run_says_what_is_chosen_and_keeps_it(tmp_path: Path) -> None:
     status, out, err = call_train(argv, str(tmp_path))
     assert status == 0, err
     (line,) = [line for line in out.splitlines() if line.startswith("few images")]
-    assert line.endswith("--model unet trains the classic U-Net")
+    assert line.endswith("; a new run with --model unet trains the classic U-Net")
     assert "taken: 288 tensors" in out
     run = read_model(tmp_path / "checkpoints/last.pt").run
     assert run is not None and run["config"]["encoder_weights"] == "imagenet"
@@ -98,6 +99,14 @@ def test_without_the_package_nothing_changes(monkeypatch: pytest.MonkeyPatch) ->
     )
     config = parse_train([])
     monkeypatch.setattr(choice, "find_packaged", lambda encoder: Path("there.pth"))
-    assert suit_network(config, data)[0].network.encoder_weights == "imagenet"
+    assert suit_network(config, data)[0]["encoder_weights"] == "imagenet"
     monkeypatch.setattr(choice, "find_packaged", lambda encoder: None)
-    assert suit_network(config, data) == (config, "")
+    assert suit_network(config, data) == ({}, "")
+
+
+def test_each_host_keeps_its_own_settings() -> None:
+    """The main process chooses; its number of reading processes, as all of its host, is its own."""
+    main: Any = SimpleNamespace(on_main=lambda choose: ({"encoder": "resnet18"}, StartPoint()))
+    config, data = parse_train(["--workers", "3"]), cast(Any, None)
+    found, _ = suit_run(config, data, StartPoint(), main)
+    assert (found.network.encoder, found.launch.workers) == ("resnet18", 3)

@@ -109,6 +109,8 @@ def test_flags_give_the_configuration() -> None:
     assert again.launch == replace(config.launch, stop_after="3epochs")
     assert as_argv(config, {"bilinear": "false"}) == as_argv(config, {})
     assert as_argv(TrainConfig(), {}) == []
+    typed = ["--model", "unet", "--lr", "0.001"]  # the defaults, in place of what suits the data
+    assert as_argv(parse_train(typed), {}) == ["--model", "unet", "--learning-rate", "0.001"]
 
 
 @pytest.mark.parametrize(

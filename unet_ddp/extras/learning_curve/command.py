@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +29,10 @@ from unet_ddp.extras.tune.trainings import run_command
 from unet_ddp.files import as_local_path, write_errors, write_text
 from unet_ddp.metrics.scores import show
 from unet_ddp.runs.lock import lock_folder
+from unet_ddp.settings import with_values
 
-Suit = Callable[[CurveConfig, PreparedData], tuple[CurveConfig, str]]
-"""Returns the settings that suit a data set, and a line if they are others than the given."""
+Suit = Callable[[CurveConfig, PreparedData], tuple[dict[str, Any], str]]
+"""Returns settings that suit a data set, and a line about them; or none."""
 
 
 def main(argv: Sequence[str], parts: DataParts, suit: Suit) -> int:
@@ -51,7 +54,9 @@ def measure_curve(argv: Sequence[str], parts: DataParts, suit: Suit) -> None:
             parts=parts,
             skip_bad=config.launch.skip_bad_files,
         )
-        config, line = suit(config, data)
+        values, line = suit(config, data)
+        # Named, so that all sizes have the same network.
+        config = replace(with_values(config, values), given=config.given | {"model"})
         curve = Curve(config, data, folder)
     with lock_folder(folder, "--exp-name"):
         curve.open()

@@ -166,7 +166,6 @@ class Curve:
         own = {
             **dict.fromkeys(_PLACES),
             "list": f"{place}.csv",
-            "model": self.config.network.model,  # named, so that all sizes have the same network
             "seed": self.config.optimization.seed + repeat,
             "epochs": -(-self.steps // self._count_steps(pairs)),
             "stop_after": str(self.steps),

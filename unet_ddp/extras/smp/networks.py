@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from unet_ddp.errors import UserError
 from unet_ddp.network.any_size import AnySize, fit_any_size
@@ -46,6 +47,7 @@ def build(
             f"--model {model} --encoder {encoder}: its steps of {step} pixels do not divide "
             f"{AnySize.stride}; use an encoder with patches of 8, 16 or 32 pixels"
         )
+    _fix_padding(network)
     largest = _find_only_side(known[model], settings)
     smallest = max(_SMALLEST.get(model, AnySize.smallest), largest)
     name = f"--model {model} --encoder {encoder}" if largest else f"--model {model}"
@@ -58,6 +60,29 @@ def _construct(network_class: Any, **settings: Any) -> Any:
         with suppress(TypeError):  # an encoder that knows no such setting
             return network_class(**settings, dynamic_img_size=True)
     return network_class(**settings)
+
+
+class _SameOfMultiples(nn.Conv2d):
+    """timm's convolution with padding "same", where the stride divides the sides: all sizes have one padding."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        pads: list[int] = []  # columns, then rows
+        for axis in (1, 0):
+            size = (self.kernel_size[axis] - 1) * self.dilation[axis] + 1
+            total = max(size - self.stride[axis], 0)
+            pads += [total // 2, total - total // 2]
+        return F.conv2d(
+            F.pad(images, pads), self.weight, self.bias, self.stride, 0, self.dilation, self.groups
+        )
+
+
+def _fix_padding(network: nn.Module) -> None:
+    """Have timm's convolutions of padding "same" compute no padding: it kept `export` busy for many minutes."""
+    from timm.layers import Conv2dSame
+
+    for module in network.modules():
+        if type(module) is Conv2dSame:
+            module.__class__ = _SameOfMultiples
 
 
 def _usual_side(encoder: str) -> int:

@@ -37,7 +37,7 @@ def run_command(name: str, work: Callable[[Sequence[str]], None], argv: Sequence
 def as_argv(config: TrainConfig, drawn: Mapping[str, Any], **other: Any) -> list[str]:
     """Return the flags of train.py for `config`, but for what is drawn and other settings.
 
-    Defaults are left out, but for those among the other settings.
+    Defaults that nobody has typed are left out.
     """
     values = values_of(config) | {"config": None} | other
     for name, value in drawn.items():
@@ -46,7 +46,7 @@ def as_argv(config: TrainConfig, drawn: Mapping[str, Any], **other: Any) -> list
     words: list[str] = []
     for name, default in values_of(TrainConfig()).items():
         value = values[name]
-        if value is None or (value == default and name not in other):
+        if value is None or (value == default and name not in config.given):
             continue
         if isinstance(value, bool):
             words.append(as_flag(name if value else f"no_{name}"))
