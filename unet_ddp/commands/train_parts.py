@@ -59,7 +59,7 @@ def suit_network(config: TrainConfig, data: PreparedData) -> tuple[dict[str, Any
 def suit_run(
     config: TrainConfig, data: PreparedData, start: StartPoint, world: World
 ) -> tuple[TrainConfig, StartPoint]:
-    """Return settings and start of a run, of a new one with those of `suit_network`."""
+    """Return settings and start of a run. Of a new one, the settings suit its data: see `suit_network`."""
     if not start.is_new:
         return config, start
 
