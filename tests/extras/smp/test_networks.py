@@ -55,7 +55,7 @@ def test_padding_that_no_size_changes_gives_the_bits_of_timm_s(
     from timm.layers import Conv2dSame
 
     ours = build("unet", "tu-tf_efficientnet_lite0").eval()
-    monkeypatch.setattr(smp, "_fix_padding", lambda network: None)
+    monkeypatch.setattr(smp, "fix_padding", lambda network: None)
     theirs = build("unet", "tu-tf_efficientnet_lite0").eval()
     theirs.load_state_dict(ours.state_dict())
     found = [sum(type(each) is Conv2dSame for each in net.modules()) for net in (ours, theirs)]

@@ -47,7 +47,7 @@ def build(
             f"--model {model} --encoder {encoder}: its steps of {step} pixels do not divide "
             f"{AnySize.stride}; use an encoder with patches of 8, 16 or 32 pixels"
         )
-    _fix_padding(network)
+    fix_padding(network)
     largest = _find_only_side(known[model], settings)
     smallest = max(_SMALLEST.get(model, AnySize.smallest), largest)
     name = f"--model {model} --encoder {encoder}" if largest else f"--model {model}"
@@ -76,7 +76,7 @@ class _SameOfMultiples(nn.Conv2d):
         )
 
 
-def _fix_padding(network: nn.Module) -> None:
+def fix_padding(network: nn.Module) -> None:
     """Have timm's convolutions of padding "same" compute no padding: it kept `export` busy for many minutes."""
     from timm.layers import Conv2dSame
 
