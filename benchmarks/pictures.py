@@ -203,13 +203,9 @@ def read_gains(page: str) -> list[Gain]:
 
 
 def draw_gains(gains: Sequence[Gain]) -> str:
-    """Return an arrow from the score before to that after for each gain, as SVG."""
-    left, scale, step, top = (
-        350,
-        620,
-        34,
-        46,
-    )  # pixels: begin of the scale, its length, of a row, above
+    """Return a line from the score before to that after for each gain, as SVG."""
+    # In pixels: begin and length of the scale, height of a row, space above.
+    left, scale, step, top = 350, 620, 34, 46
     lowest = 0.2  # score at the begin
     place = lambda score: left + scale * (score - lowest) / (1 - lowest)  # noqa: E731
     width, height = left + scale + 90, top + step * len(gains) + 36

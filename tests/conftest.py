@@ -88,7 +88,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Do so again after each file: late in a session, one collection of all that it keeps takes a second, too."""
+    """Do so again after each file: late in a session, a collection of all that it keeps is slow."""
     if nextitem is not None and nextitem.path != item.path:
         gc.collect()
         gc.freeze()

@@ -63,16 +63,19 @@ def suit_run(
     if not start.is_new:
         return config, start
 
-    def choose() -> tuple[dict[str, Any], StartPoint]:
+    def choose() -> tuple[dict[str, Any], StartPoint] | None:
         values, line = suit_network(config, data)
         if not values:
-            return values, start
+            return None
         from unet_ddp.extras.transfer.fit import read_weights
 
         start.notes.append(line)
         return values, replace(start, weights=read_weights(with_values(config, values)))
 
-    values, start = world.on_main(choose)
+    found = world.on_main(choose)
+    if found is None:  # what `start` has, a file of weights too, is on all ranks already
+        return config, start
+    values, start = found
     return with_values(config, values), start  # each host has settings of its own
 
 

@@ -22,14 +22,11 @@ _NETWORK: dict[str, Any] = {
     "encoder_rate": 0.3,
     "learning_rate": 0.003,
 }  # as the recipes for cars and nuclei
-_NAMING = (
-    frozenset(  # which network to train, or from which weights: then there is nothing to choose
-        {
-            *("model", "encoder", "encoder_weights", "encoder_rate", "freeze", "load"),
-            *("width", "bilinear", "checkpointing"),
-        }
-    )
-)
+# Which network to train, or from which weights: with one of them there is nothing to choose.
+_NAMING = {
+    *("model", "encoder", "encoder_weights", "encoder_rate", "freeze", "load"),
+    *("width", "bilinear", "checkpointing"),
+}
 
 
 @dataclass(frozen=True)
