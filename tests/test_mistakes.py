@@ -140,8 +140,22 @@ IN_FAST_LANE = {
     ("unknown value in a worker", "another host of srun"),
     ("nothing to resume", "rank 0 of srun"),
 }
+KEPT = {  # of the others that find their rank 0 gone, a few
+    ("missing folder", "another rank"),
+    ("contains a run", "another host of srun"),
+    ("lost pair", "rank 0"),
+    ("unknown value in a worker", "another host"),
+}
 # Found in the words, in files on rank 0, in those of each host, in a reading process.
 IN_ALL_PLACES = {name for name, _ in IN_FAST_LANE} | {"missing folder"}
+
+
+def lanes_of(name: str, place: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of a case: those that take seconds are left to `release`, but for a few."""
+    if (name, place) in IN_FAST_LANE:
+        return []
+    is_slow = name in IN_ALL_PLACES | {"contains a run"} and (name, place) not in KEPT
+    return [pytest.mark.thorough] + [pytest.mark.release] * is_slow
 
 
 def lose_pair(folder: Path) -> list[str]:
@@ -166,9 +180,7 @@ def train_on_host(
 @pytest.mark.parametrize(
     ("name", "place"),
     [
-        pytest.param(
-            name, place, marks=() if (name, place) in IN_FAST_LANE else pytest.mark.thorough
-        )
+        pytest.param(name, place, marks=lanes_of(name, place))
         for name in [*MISTAKES, "lost pair"]
         for place in (PLACES if name in IN_ALL_PLACES else ["another rank", "another host of srun"])
         if name != "lost pair" or place != "another rank"  # the files of a host are its ranks'

@@ -28,7 +28,7 @@ from unet_ddp.extras.cloud import Url, list_objects, put, read
 from unet_ddp.files import as_path
 
 pytestmark = pytest.mark.processes
-thorough = pytest.mark.thorough
+thorough, release = pytest.mark.thorough, pytest.mark.release
 
 # 12 images, 2 of them for validation: 5 steps of 2 in each of 2 epochs.
 FLAGS = ["--width", "2", "--epochs", "2", "--validation", "17", "--ema", "0.9", "--workers", "0"]
@@ -144,8 +144,7 @@ def web(images: Path) -> Iterator[str]:
     ("workers", "fault"),
     [
         ("0", "throttled"),
-        pytest.param("1", "half", marks=thorough),
-        pytest.param("1", "cut", marks=[thorough, pytest.mark.release]),
+        *(pytest.param("1", fault, marks=[thorough, release]) for fault in ("half", "cut")),
     ],
 )
 def test_training_from_storage_ends_with_the_bits_of_training_from_disk(
@@ -167,8 +166,8 @@ def test_training_from_storage_ends_with_the_bits_of_training_from_disk(
 @pytest.mark.parametrize(
     "pack",
     [
-        pytest.param("pack", marks=thorough),
-        pytest.param("s3://bucket/packed", marks=[thorough, pytest.mark.release]),
+        pytest.param("s3://bucket/packed", marks=thorough),
+        pytest.param("pack", marks=[thorough, release]),
     ],
 )
 def test_a_run_begun_on_files_ends_on_a_pack(place: Place, undisturbed: Path, pack: str) -> None:
@@ -291,7 +290,7 @@ def test_a_run_killed_in_mid_upload_continues_on_another_machine(
 
 
 @thorough
-@pytest.mark.parametrize("kind", ["throttled", "cut"])
+@pytest.mark.parametrize("kind", ["cut", pytest.param("throttled", marks=release)])
 def test_a_run_through_faults_ends_as_an_undisturbed_one(
     place: Place, undisturbed: Path, kind: str
 ) -> None:

@@ -252,3 +252,24 @@ def test_classes_of_objects_have_different_names(names: tuple[str, ...]) -> None
         ObjectLabels.of(names)
     with pytest.raises(UserError, match=r"names \['background', 'border'\]"):
         ObjectLabels.of(())
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_doubted"),
+    [
+        (Labels((0, 1, 255)), True),
+        (Labels((*range(21), 255)), True),
+        (Labels((0, 1, 255), names=("ground", "car", "sky")), False),
+        (Labels((0, 1), ignore=255), False),
+        (Labels((0, 255)), False),
+        (Labels((0, 128, 255)), False),
+        (Labels((0, 1, 2)), False),
+        (Labels((0, 1, 255), rgb=True), False),
+    ],
+    ids=str,
+)
+def test_255_far_above_the_other_classes_is_doubted(labels: Labels, is_doubted: bool) -> None:
+    """In many data sets it marks pixels that nobody labelled; nothing is ignored unasked."""
+    lines = labels.doubt(labels.values, "")
+    assert len(lines) == is_doubted
+    assert all("--ignore-index 255" in line for line in lines)

@@ -172,6 +172,7 @@ def last(folder: Path) -> dict[str, Any]:
 
 
 @two_hosts
+@pytest.mark.release
 def test_two_hosts_that_share_a_folder_end_as_one(
     pair: Hosts, images: Path, one_host: Path, tmp_path: Path
 ) -> None:
@@ -370,6 +371,7 @@ def check_undisturbed(run: Elastic, ranks: Ranks, folder: Path) -> None:
 
 
 @two_hosts
+@pytest.mark.release
 def test_the_rendezvous_host_is_lost(pair: Hosts, images: Path, tmp_path: Path) -> None:
     """The run ends, and says what to type."""
     flags = ["slow steps", *data_flags(images), *FLAGS, "--epochs", "900"]

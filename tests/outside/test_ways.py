@@ -162,13 +162,12 @@ STARTS = [
     *itertools.product((by_shell, by_recipe, by_script, by_notebook), (1, 2)),
     (by_script_of_torchrun, 2),
 ]
-KEPT = ((by_shell, 2, True),)
 CASES = [
     pytest.param(
         *start,
         is_killed,
         id=f"{start[0].__name__}-{start[1]}{'-killed' * is_killed}",
-        marks=[pytest.mark.release] * ((start[0], start[1], is_killed) not in KEPT),
+        marks=pytest.mark.release,
     )
     for start, is_killed in itertools.product(STARTS, (False, True))
     if is_killed or start[0] is not by_shell  # which the others are compared with

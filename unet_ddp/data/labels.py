@@ -206,8 +206,14 @@ class Labels(ClassValues):
         return []
 
     def doubt(self, values: Sequence[int], shown: str) -> list[str]:
-        """Return a warning if the values of all masks look like another kind of labels."""
-        return []
+        """Return a warning if the values of all masks look like another kind of labels, or one like no label."""
+        *ids, last = self.values
+        if self.names or self.rgb or last != IGNORE_ID or ids != list(range(max(len(ids), 2))):
+            return []
+        return [
+            f"mask value {last} is trained as a class: if it marks pixels without a label, use --ignore-index "
+            f"{last}; if not, name the classes with --class-names"
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""

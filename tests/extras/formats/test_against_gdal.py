@@ -107,7 +107,10 @@ def test_all_bands_but_alpha_come_in_gdal_s_order(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(
+    "count",
+    [pytest.param(count, marks=[pytest.mark.release] * (count not in (2, 4))) for count in COUNTS],
+)
 def test_all_layouts(tmp_path: Path, rng: np.random.Generator, count: int) -> None:
     check_all(tmp_path, count, list(product(TYPES, layouts(count))), rng)
 

@@ -143,6 +143,7 @@ def new_tuner(pairs: Pairs) -> tuple[SeparationTuner, Any]:
 
 
 @pytest.mark.thorough
+@pytest.mark.release
 def test_of_large_images_the_middle_is_tuned_and_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

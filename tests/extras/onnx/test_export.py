@@ -127,6 +127,7 @@ def test_a_file_that_computes_something_else_is_not_kept(
 
 
 @pytest.mark.thorough
+@pytest.mark.release
 def test_a_network_whose_own_rounding_is_large_is_exported(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -262,7 +262,7 @@ def is_refused(judge: Callable[[], object]) -> bool:
     return False
 
 
-KEPT = ("classes", "whole"), ("classes", "int8"), ("overlap", "bioimageio"), ("objects", "float16")
+KEPT = ("classes", "whole"), ("overlap", "bioimageio"), ("objects", "float16")
 CASES = [
     pytest.param(kind, form, marks=[pytest.mark.release] * ((kind, form) not in KEPT))
     for kind in KINDS

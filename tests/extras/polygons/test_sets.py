@@ -478,6 +478,12 @@ def without_crs(folder: Path) -> dict[str, Any]:
     return {}
 
 
+def geojson(ring: Any) -> str:
+    shape = {"type": "Polygon", "coordinates": [ring]}
+    features = [{"type": "Feature", "properties": {"kind": "a"}, "geometry": shape}]
+    return json.dumps({"type": "FeatureCollection", "features": features})
+
+
 ONE = box(0, 0, 9, 9)
 POINT, LINE = shapely.centroid(ONE), shapely.boundary(ONE)
 FEATURE = {
@@ -549,6 +555,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     ),
     "a file that names others": (content("l.gpkg", "<OGRVRTDataSource/>"), r"l.gpkg: is not a .gpkg file by its content"),
     "text that is no JSON": (content("l.geojson", "<kml/>"), r"l.geojson: is not a .geojson file by its content"),
+    "a ring of one point": (content("l.geojson", geojson([[15, 45]])), r"l.geojson: feature 0 has a ring of too few points; remove"),
     "cut": (content("l.geojson", '{"type": "FeatureCollection", "fea'), r"l.geojson: corrupt or truncated"),
     "pictures": (pictures, r"ax.png: has no map coordinates, so the polygons of .*l.gpkg have no place on it"),
     "images without CRS": (without_crs, r"ax.tif: has no CRS, so the polygons of .*l.gpkg have no place on it"),
@@ -578,6 +585,17 @@ def test_mistakes_are_one_line(tmp_path: Path, mistake: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         prepared(tmp_path / "imgs", labels, **flags)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:Non closed ring")  # GDAL's; the package hides them
+def test_a_ring_that_is_not_closed_is_closed(tmp_path: Path) -> None:
+    """As QGIS shows it."""
+    corners = [[15, 45], [15.1, 45], [15.1, 45.1]]
+    found = []
+    for ring in (corners, [*corners, corners[0]]):
+        (tmp_path / "l.geojson").write_text(geojson(ring))
+        found.append(open_layer(tmp_path / "l.geojson").find(None, "kind").geometries[0])
+    assert found[0].area > 0 and found[0].equals(found[1])
 
 
 def test_a_class_field_is_for_polygons_alone(tmp_path: Path) -> None:

@@ -179,6 +179,7 @@ def test_any_name_is_written_in_one_line_of_text(strange: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.release
 def test_channels_have_different_names_that_are_identifiers(strange: Path) -> None:
     with zipfile.ZipFile(strange) as archive:
         (given,) = yaml.safe_load(archive.read("rdf.yaml"))["outputs"]
@@ -187,6 +188,7 @@ def test_channels_have_different_names_that_are_identifiers(strange: Path) -> No
 
 
 @pytest.mark.thorough
+@pytest.mark.release
 def test_bioimageio_core_passes_strange_names(strange: Path) -> None:
     check_by_core(strange)
 

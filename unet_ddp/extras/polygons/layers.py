@@ -187,7 +187,13 @@ def _read(
         how: Any = {"bbox": bounds, "read_geometry": has_geometry, "return_fids": True}
         how |= {"columns": [] if field is None else [field], "force_2d": True}
         _, ids, stored, values = pyogrio.raw.read(layer.path, layer.name, **how)
-        geometries = shapely.from_wkb(stored if has_geometry else np.full(len(ids), None))
+        wkb: Geometries = np.array(stored if has_geometry else [None] * len(ids), object)
+        geometries = shapely.from_wkb(wkb, on_invalid="fix")  # closes rings, as QGIS does
+    lost = np.flatnonzero(shapely.is_missing(geometries) & (wkb != None))  # noqa: E711
+    if len(lost):
+        raise UserError(
+            f"{layer.path}: feature {ids[lost[0]]} has a ring of too few points; remove the feature"
+        )
     types = shapely.get_type_id(geometries)
     other = np.flatnonzero(~np.isin(types, _KNOWN))
     if len(other):
