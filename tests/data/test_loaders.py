@@ -8,6 +8,7 @@ import mmap
 import multiprocessing.synchronize
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.queues import Queue
@@ -585,12 +586,20 @@ def test_an_object_that_is_gone_is_the_error_of_a_file(
 
 
 def test_a_batch_that_a_process_cannot_send_is_an_error_at_once(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Queue, "_on_queue_feeder_error", None)  # as it was, in the end
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(gc, "freeze", mock.Mock())
     monkeypatch.setattr(module, "ignore_signals_in_worker", mock.Mock())
     module.start_worker(0)
+    for error, shown in (
+        (OSError(errno.EMFILE, ""), ""),
+        (OSError(errno.EIO, ""), "OSError: [Errno 5]"),
+    ):
+        sys.excepthook(OSError, error, None)  # of the thread that hands over shared memory
+        said = capsys.readouterr().err
+        assert shown in said and bool(said) == bool(shown)
     queue: Any = SimpleNamespace(put=mock.Mock(), report=Queue._on_queue_feeder_error)  # type: ignore[attr-defined]
     queue.report(queue, OSError(errno.EMFILE, "Too many open files"), (7, ["a batch"]))
     queue.report(queue, OSError(errno.EMFILE, "Too many open files"), None)  # an end of its work

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import multiprocessing
 import sys
@@ -252,6 +253,9 @@ def start_worker(worker: int, readers: Iterable[str] = ()) -> None:
     _limit_threads()
     ignore_signals_in_worker()
     Queue._on_queue_feeder_error = _send_error  # type: ignore[attr-defined]  # its hook for this
+    sys.excepthook = partial(
+        _show_error, sys.excepthook
+    )  # of the thread that hands over shared memory
     use_own_readers(readers)  # a process that was not forked from its rank does not have them
 
 
@@ -261,6 +265,14 @@ def _send_error(queue: Any, error: Exception, item: Any) -> None:
         reason = f"a reading process can't send what it has read ({one_line(error)})"
         advice = "raise that limit (ulimit -a), or use --workers 0; continue with --resume"
         queue.put((item[0], RunError(f"{reason}; {advice}")))
+
+
+def _show_error(
+    show: Callable[..., object], kind: type[BaseException], error: BaseException, *trace: Any
+) -> None:
+    """Show an error, but for one of too many files, which the rank says in one line."""
+    if not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
+        show(kind, error, *trace)
 
 
 def _limit_threads() -> None:
