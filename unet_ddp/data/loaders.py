@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import multiprocessing
 import sys
@@ -10,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.queues import Queue
 from typing import Any
 
 import torch
@@ -26,10 +24,10 @@ from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import own_readers, use_own_readers
 from unet_ddp.data.samplers import Key, ScoringSampler, TrainingBatches, TrainingSampler
 from unet_ddp.distributed.device import free_memory
-from unet_ddp.distributed.sockets import make_room_for_sockets
+from unet_ddp.distributed.sockets import make_room_for_sockets, report_unsent
 from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError, UserError, count_of, one_line
+from unet_ddp.errors import RunError, UserError, count_of
 from unet_ddp.files import temporary_folder
 
 OpenCache = Callable[[TrainConfig, Labels, ImageFormat, World], DiskStore | None]
@@ -252,27 +250,8 @@ def start_worker(worker: int, readers: Iterable[str] = ()) -> None:
     gc.freeze()  # or the garbage collector would copy the parent's memory, page by page
     _limit_threads()
     ignore_signals_in_worker()
-    Queue._on_queue_feeder_error = _send_error  # type: ignore[attr-defined]  # its hook for this
-    sys.excepthook = partial(
-        _show_error, sys.excepthook
-    )  # of the thread that hands over shared memory
+    report_unsent()
     use_own_readers(readers)  # a process that was not forked from its rank does not have them
-
-
-def _send_error(queue: Any, error: Exception, item: Any) -> None:
-    """Send why a batch could not be sent: its loader would wait for it until the time is over."""
-    if isinstance(item, tuple):
-        reason = f"a reading process can't send what it has read ({one_line(error)})"
-        advice = "raise that limit (ulimit -a), or use --workers 0; continue with --resume"
-        queue.put((item[0], RunError(f"{reason}; {advice}")))
-
-
-def _show_error(
-    show: Callable[..., object], kind: type[BaseException], error: BaseException, *trace: Any
-) -> None:
-    """Show an error, but for one of too many files, which the rank says in one line."""
-    if not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
-        show(kind, error, *trace)
 
 
 def _limit_threads() -> None:

@@ -1,13 +1,19 @@
-"""A place for the sockets of multiprocessing."""
+"""The sockets of multiprocessing: a place for them, and what can't be sent by them."""
 
 from __future__ import annotations
 
+import errno
 import multiprocessing.util
 import socket
+import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.queues import Queue
 from pathlib import Path
+from typing import Any
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import RunError, UserError, one_line
 from unet_ddp.files import temporary_folder
 
 OTHERS = ("/tmp", "/var/tmp", "/dev/shm")  # where sockets may be as well
@@ -40,6 +46,30 @@ def make_room_for_sockets() -> None:
         multiprocessing.util.get_temp_dir()  # of this process and those that it starts, from now on
     finally:
         tempfile.tempdir = before
+
+
+def report_unsent() -> None:
+    """Have a reading process send an error in place of what it can't send, and print no traceback for it."""
+    Queue._on_queue_feeder_error = _send_error  # type: ignore[attr-defined]  # its hook for this
+    sys.excepthook = partial(
+        _show_error, sys.excepthook
+    )  # of the thread that hands over shared memory
+
+
+def _send_error(queue: Any, error: Exception, item: object) -> None:
+    """Send why a batch could not be sent: its loader would wait for it until the time is over."""
+    if isinstance(item, tuple):
+        reason = f"a reading process can't send what it has read ({one_line(error)})"
+        advice = "raise that limit (ulimit -a), or use --workers 0; continue with --resume"
+        queue.put((item[0], RunError(f"{reason}; {advice}")))
+
+
+def _show_error(
+    show: Callable[..., object], kind: type[BaseException], error: BaseException, trace: object
+) -> None:
+    """Show an error, but for one of too many files, which the rank says in one line."""
+    if not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
+        show(kind, error, trace)
 
 
 def _find_problem(folder: Path) -> str:
