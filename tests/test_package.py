@@ -50,6 +50,7 @@ def test_no_name_is_newer_than_the_oldest_python() -> None:
                 assert not {name.name for name in node.names} & newer, path
 
 
+@pytest.mark.source
 def test_each_library_that_is_imported_is_declared() -> None:
     """One that another library brings may be gone with that library's next version."""
     project = read_pyproject()["project"]

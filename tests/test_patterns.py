@@ -60,6 +60,7 @@ def at_most(seconds: float, what: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.source
 def test_no_pattern_takes_long() -> None:
     patterns = list(find_patterns())
     assert len(patterns) > 60

@@ -69,6 +69,7 @@ def test_no_temporary_folder_is_one_line(
         temporary_folder()
 
 
+@pytest.mark.source
 def test_no_file_of_the_package_asks_for_the_temporary_folder_itself() -> None:
     """Python's error about none is no line for a user."""
     makers = {
