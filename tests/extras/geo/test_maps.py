@@ -22,6 +22,7 @@ from unet_ddp.data.readers import base
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
+from unet_ddp.extras.formats.tiff import lacks_parts
 from unet_ddp.extras.geo import maps
 from unet_ddp.extras.geo.checks import check_resolutions, ground_scale
 from unet_ddp.extras.geo.maps import open_map
@@ -109,6 +110,36 @@ def test_a_small_file_with_too_many_pixels_is_refused(
     path = write_map(tmp_path / "a.tif", noise(64, 64))
     with pytest.raises(UserError, match=r"64x64 pixels of 3 bytes in a small file: too large"):
         read_image(path, COLOUR)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"blockysize": 5},
+        {"tiled": True, "blockxsize": 16, "blockysize": 16},
+        {"interleave": "band"},
+        {"BIGTIFF": "YES", "SPARSE_OK": True},
+    ],
+    ids=str,
+)
+def test_a_height_that_the_strips_or_tiles_do_not_fill_is_corrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, Any]
+) -> None:
+    """GDAL reads what is not named as 0: a file of two kilobytes was predicted for hours."""
+    monkeypatch.setattr(maps, "MOST_BYTES", 0)
+    path = tmp_path / "a.tif"
+    size: dict[str, Any] = {"width": 40, "height": 37, "count": 3, "dtype": "uint8"}
+    with rasterio.open(path, "w", driver="GTiff", transform=at(0.5), **size, **layout) as out:
+        out.write(noise(16, 40).transpose(2, 0, 1), window=((0, 16), (0, 40)))
+    assert not lacks_parts(path)
+    open_map(path).close()
+    with tifffile.TiffFile(path, mode="r+b") as file:
+        file.pages[0].tags["ImageLength"].overwrite(60_000)  # type: ignore[union-attr]
+    assert lacks_parts(path)
+    with pytest.raises(
+        UserError, match=r"a\.tif: corrupt or truncated \(strips or tiles are missing"
+    ):
+        open_map(path)
 
 
 def test_without_rasterio_geotiffs_are_plain_and_others_say_what_to_install(

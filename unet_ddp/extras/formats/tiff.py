@@ -33,6 +33,7 @@ from unet_ddp.extras.formats.tiff_bands import (
 _KIND, _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 254, 256, 257, 258, 259, 262
 _DESCRIPTION = 270
 _SAMPLES, _PLANES, _EXTRA, _SAMPLE_FORMAT, _DEPTH = 277, 284, 338, 339, 32997
+_STRIP_PLACES, _STRIP_ROWS, _TILE_WIDTH, _TILE_HEIGHT, _TILE_PLACES = 273, 278, 322, 323, 324
 _PIXEL_SCALE, _TRANSFORM = 33550, 34264
 _GREY, _RGB, _PALETTE, _YCBCR, _GREYS, _UNSIGNED = 1, 2, 3, 6, (0, 1), 1  # of their values
 _JPEG, _WEBP = 7, 50001
@@ -183,6 +184,21 @@ class TiffFile(OpenFile):
         """Close the file."""
         self._file.close()
         self.__dict__.pop("_whole", None)  # which refers to this: the copy of an object goes now
+
+
+def lacks_parts(path: Path) -> bool:
+    """Return whether a TIFF names fewer strips or tiles than its first image has.
+
+    One that GDAL leaves empty is named as well, with the place 0.
+    """
+    with path.open("rb") as file:
+        tags = _read_directories(file)[0]
+    width, height = tags[_WIDTH], tags[_HEIGHT]
+    across = -(-width // (tags.get(_TILE_WIDTH) or width))
+    down = -(-height // (tags.get(_TILE_HEIGHT) or tags.get(_STRIP_ROWS) or height))
+    planes = tags.get(_SAMPLES, 1) if tags.get(_PLANES) == SEPARATE else 1
+    named = tags.get(_TILE_PLACES) or tags.get(_STRIP_PLACES) or ()
+    return bool(len(named) < across * down * planes)
 
 
 def _read_directories(file: IO[bytes]) -> list[Mapping[int, Any]]:

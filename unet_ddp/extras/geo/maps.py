@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.readers.base import MOST_BYTES, as_user_error, refuse_bomb
 from unet_ddp.errors import UserError, check_installed
+from unet_ddp.extras.formats.tiff import lacks_parts
 
 _OPTIONS = {
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",
@@ -120,6 +121,10 @@ def open_map(path: Path, *, mode: str = "r", page: int = 0, opener: Any = None) 
         pixel_bytes = sum(np.dtype(name).itemsize for name in dataset.dtypes)
         if opener is None:
             refuse_bomb(path, width, height, file=path, pixel_bytes=pixel_bytes)
+            if dataset.width * dataset.height * pixel_bytes > MOST_BYTES and lacks_parts(path):
+                raise UserError(
+                    f"{path}: corrupt or truncated (strips or tiles are missing); replace it"
+                )
         elif width * height * pixel_bytes > MOST_BYTES:
             raise UserError(
                 f"{path}: parts of {width}x{height} pixels; save it in tiles of 512x512"
