@@ -140,7 +140,7 @@ IN_FAST_LANE = {
     ("unknown value in a worker", "another host of srun"),
     ("nothing to resume", "rank 0 of srun"),
 }
-KEPT = {  # of the others that find their rank 0 gone, a few
+KEPT = {  # in the thorough lane, of the others that take seconds
     ("missing folder", "another rank"),
     ("contains a run", "another host of srun"),
     ("lost pair", "rank 0"),

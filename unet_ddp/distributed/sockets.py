@@ -51,9 +51,8 @@ def make_room_for_sockets() -> None:
 def report_unsent() -> None:
     """Have a reading process send an error in place of what it can't send, and print no traceback for it."""
     Queue._on_queue_feeder_error = _send_error  # type: ignore[attr-defined]  # its hook for this
-    sys.excepthook = partial(
-        _show_error, sys.excepthook
-    )  # of the thread that hands over shared memory
+    # The thread that hands over shared memory calls it.
+    sys.excepthook = partial(_show_error, sys.excepthook)
 
 
 def _send_error(queue: Any, error: Exception, item: object) -> None:

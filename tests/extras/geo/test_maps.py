@@ -140,6 +140,8 @@ def test_a_height_that_the_strips_or_tiles_do_not_fill_is_corrupt(
         UserError, match=r"a\.tif: corrupt or truncated \(strips or tiles are missing"
     ):
         open_map(path)
+    (tmp_path / "b.tif").write_bytes(b"II*\0" + b"\xff" * 60)
+    assert not lacks_parts(tmp_path / "b.tif")  # the library that opens it says what is wrong
 
 
 def test_without_rasterio_geotiffs_are_plain_and_others_say_what_to_install(

@@ -189,16 +189,17 @@ class TiffFile(OpenFile):
 def lacks_parts(path: Path) -> bool:
     """Return whether a TIFF names fewer strips or tiles than its first image has.
 
-    One that GDAL leaves empty is named as well, with the place 0.
+    One that GDAL leaves empty is named as well, with the place 0. False of tags that Pillow can't read.
     """
-    with path.open("rb") as file:
+    with suppress(Exception), path.open("rb") as file:
         tags = _read_directories(file)[0]
-    width, height = tags[_WIDTH], tags[_HEIGHT]
-    across = -(-width // (tags.get(_TILE_WIDTH) or width))
-    down = -(-height // (tags.get(_TILE_HEIGHT) or tags.get(_STRIP_ROWS) or height))
-    planes = tags.get(_SAMPLES, 1) if tags.get(_PLANES) == SEPARATE else 1
-    named = tags.get(_TILE_PLACES) or tags.get(_STRIP_PLACES) or ()
-    return bool(len(named) < across * down * planes)
+        width, height = tags[_WIDTH], tags[_HEIGHT]
+        across = -(-width // (tags.get(_TILE_WIDTH) or width))
+        down = -(-height // (tags.get(_TILE_HEIGHT) or tags.get(_STRIP_ROWS) or height))
+        planes = tags.get(_SAMPLES, 1) if tags.get(_PLANES) == SEPARATE else 1
+        named = tags.get(_TILE_PLACES) or tags.get(_STRIP_PLACES) or ()
+        return bool(len(named) < across * down * planes)
+    return False
 
 
 def _read_directories(file: IO[bytes]) -> list[Mapping[int, Any]]:
