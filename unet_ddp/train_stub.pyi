@@ -28,6 +28,7 @@ def train(
     nodata: float | None = None,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
+    round_masks: bool = False,
     palette: str | PathLike[str] | None = None,
     mask_threshold: int | None = None,
     invert: bool = False,
@@ -141,6 +142,8 @@ def train(
         classes: Number of classes, including the background (default: counted in the masks).
         class_names: A name for each class, in the order of the mask values; with --instances, for
             each class of objects (docs/objects.md).
+        round_masks: With --classes or --palette: other mask values, of soft edges or JPEG, count as
+            the nearest class.
         palette: CSV file of the classes: lines of name,value or name,#rrggbb; the one called ignore
             is excluded.
         mask_threshold: Two classes: every value above this one is foreground: 0 for numbered

@@ -181,6 +181,13 @@ def with_classes(folder: Path) -> None:
         path.unlink()
 
 
+def striped(array: Array) -> Array:
+    """Return a mask of three values, in stripes of eight pixels, as JPEG stores them."""
+    return np.array([0, 128, 255], np.uint8)[np.arange(array.shape[1]) // 8 % 3][None].repeat(
+        len(array), 0
+    )
+
+
 def per_class(folder: Path) -> None:
     """Move all masks to the folder of a class."""
     (folder / "car").mkdir()
@@ -368,6 +375,7 @@ CASES = [
     Case("a name that begins another (1 and 10)", renamed(lambda n: ("1.png" if n[0] == "a" else "10.png" if n[0] == "b" else n)), 0, ("6 pairs",)),
     Case("masks with something added to their names", renamed(lambda n: n.replace(".png", "_mask.png"), ("masks",)), 0, ("6 pairs",)),
     Case("images and masks in one folder", lambda f: [p.rename(f / "imgs" / f"{p.stem}_mask.png") for p in sorted((f / "masks").iterdir())], 0, ("6 pairs",), ["--masks", "{}/imgs"]),
+    Case("the same, of one name and another type", lambda f: [Image.open(p).save(f / "imgs" / f"{p.stem}.bmp") for p in sorted((f / "masks").iterdir())], 0, ("the .bmp files are the masks", "6 pairs"), ["--masks", "{}/imgs"]),
     Case("a list", listing(), 0, ("6 pairs", "by the list", "4 images to train on"), ["--list", "{}/pairs.csv"]),
     Case("a list with a file that is missing", listing(cx="gone"), 2, ("pairs.csv, line 4", "gone.png", "not found"), ["--list", "{}/pairs.csv"]),
     Case("a list without its header", listing("a,b,c"), 2, ("pairs.csv", "image,mask"), ["--list", "{}/pairs.csv"]),
@@ -424,6 +432,7 @@ CASES = [
     Case("JPEG masks", as_format("masks", ".jpg", quality=60), 2, ("x.jpg", "lossy", "--mask-threshold 127")),
     Case("JPEG masks, thresholded at 127", as_format("masks", ".jpg", quality=60), 0, ("classes: 2, mask values 0, 255, thresholded at 127",), ["--mask-threshold", "127"]),
     Case("JPEG masks in colour", lambda f: each(f, "masks", lambda p, a: Image.fromarray(a).convert("RGB").save(p.with_suffix(".jpg"), quality=60)), 2, ("x.jpg", "different colours", "lossy", "--mask-threshold 127")),
+    Case("JPEG masks of three classes, with --round-masks", lambda f: each(f, "masks", lambda p, a: Image.fromarray(striped(a)).save(p.with_suffix(".jpg"), quality=80)), 0, ("classes: 3, mask values 0, 128, 255; other values count as the nearest",), ["--classes", "3", "--round-masks"]),
     Case("one mask of 1 bit", lambda f: Image.fromarray(pixels(mask(f)) > 0).save(mask(f)), 2, ("masks/cx.png has 1 bit", "255 in")),
     Case("a band for each class", lambda f: each(f, "masks", lambda p, a: np.save(p.with_suffix(".npy"), np.eye(5, dtype=np.uint8)[a // 255])), 2, ("5 bands; a mask has one", "argmax")),
     Case("Cellpose's own files", lambda f: each(f, "masks", lambda p, a: np.save(p.with_suffix(".npy"), {"masks": a}, allow_pickle=True)), 2, ("holds Python objects", "_seg.npy", "File > Save masks as PNG/tif")),

@@ -6,7 +6,9 @@ import errno
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests.conftest import make_set
 from unet_ddp.data.matching import Report, find_pairs, mask_size_message, read_list
@@ -89,6 +91,55 @@ def test_images_and_masks_in_one_folder(tmp_path: Path) -> None:
             ("a.png", "a_mask.png"), ("b.png", "b_mask.png"),
         ]  # fmt: skip
         assert report.notes == [f"1 mask without image, e.g. {tmp_path}/c_mask.png"]
+
+
+def draw_both(folder: Path, image: str, mask: str, *, mode: str = "RGB", count: int = 5) -> None:
+    """Write noise named `image`, and masks of three values named `mask`, by the file's number."""
+    rng = np.random.default_rng(3)
+    for number in range(1, count + 1):
+        noise = rng.integers(0, 256, (24, 24, 3), np.uint8)
+        Image.fromarray(noise).convert(mode).save(folder / f"{number}{image}")
+        classes = rng.choice(np.array([0, 128, 255], np.uint8), (24, 24))
+        Image.fromarray(classes).save(folder / f"{number}{mask}")
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "mode"),
+    [
+        (".bmp", ".png", "RGB"),
+        (".png", ".bmp", "RGB"),
+        (".JPG", ".png", "L"),
+        (".tif", ".gif", "L"),
+    ],
+)
+def test_masks_of_another_type_in_the_images_folder(
+    tmp_path: Path, image: str, mask: str, mode: str
+) -> None:
+    draw_both(tmp_path, image, mask, mode=mode, count=10)  # 1 begins 10
+    Image.new("L", (24, 24)).save(tmp_path / f"alone{mask}")
+    pairs, report = matched(tmp_path, tmp_path)
+    assert [(pair.image.name, pair.mask.name) for pair in pairs] == [
+        (f"{n}{image}", f"{n}{mask}") for n in sorted(map(str, range(1, 11)))
+    ]
+    assert not report.problems
+    assert report.notes == [
+        f"{tmp_path}: the {mask} files are the masks: they have fewer values",
+        f"1 mask without image, e.g. {tmp_path}/alone{mask}",
+    ]
+
+
+def test_copies_in_another_type_are_not_taken_as_masks(tmp_path: Path) -> None:
+    draw_both(tmp_path, ".bmp", "_mask.png")
+    for file in tmp_path.glob("*.bmp"):
+        Image.open(file).save(file.with_suffix(".tif"))
+    pairs, report = matched(tmp_path, tmp_path)
+    assert not pairs and "two images of one name" in report.problems[0]
+    for file in tmp_path.glob("*.png"):
+        file.unlink()
+    with pytest.raises(
+        UserError, match=r"has a \.bmp and a \.tif of each name, e\.g\. of 1; move the masks"
+    ):
+        find_pairs(tmp_path, tmp_path)
 
 
 def test_links_in_a_circle_are_followed_once(tmp_path: Path) -> None:

@@ -29,11 +29,11 @@ def soft(ends: int, between: int, count: int = 98) -> dict[int, int]:
         (soft(9000, 1), {}, "100 different values in the masks (0 to 198), nearly all close to 0 or 198, probably from soft edges: use --mask-threshold 99"),
         (soft(9000, 1), {"lossy": "a.jpg"}, "a.jpg: 100 different values in the masks (0 to 198), nearly all close to 0 or 198, probably from lossy compression"),
         (soft(9000, 1, 1), {"lossy": "a.jpg"}, "a.jpg: 3 different values in the masks (0 to 4), nearly all"),
-        (soft(10, 10), {"lossy": "a.jpg"}, "one value per class: save it as PNG"),
+        (soft(10, 10), {"lossy": "a.jpg"}, "use --classes N --round-masks for N classes, or save masks as PNG with one value per class"),
         (soft(10, 10, 254), {}, "256 different values in the masks (0 to 510): too many for classes; if they are numbers of objects, use --instances"),
         (dict.fromkeys(range(65), 1), {"rgb": True}, "the masks: 65 different colours, probably from soft edges"),
         (dict.fromkeys(range(65), 1), {"rgb": True, "lossy": "a.jpg"}, "a.jpg: 65 different colours, probably from lossy compression"),
-        (dict.fromkeys((0, 0x10101, 0xFEFEFE, 0xFFFFFF), 9), {"rgb": True, "lossy": "a.jpg"}, "a.jpg: 4 different colours, probably from lossy compression; save masks as PNG with one colour per class, or use --mask-threshold 127 for two classes, dark and bright"),
+        (dict.fromkeys((0, 0x10101, 0xFEFEFE, 0xFFFFFF), 9), {"rgb": True, "lossy": "a.jpg"}, "a.jpg: 4 different colours, probably from lossy compression; use --classes N --round-masks for N classes, or --mask-threshold 127 for two, dark and bright, or save masks as PNG with one colour per class"),
     ],
 )  # fmt: skip
 def test_soft_masks_are_refused_with_what_they_look_like(
@@ -122,9 +122,9 @@ BLACK, WHITE, RED, GREEN = 0, 0xFFFFFF, 0xFF0000, 0x00FF00
         ({0: 900, 64: 9, 128: 9, 191: 9, 255: 900}, {}, "3 of the 5 classes have few pixels and lie between 0 and 255: if they are soft edges, use --mask-threshold 127"),
         ({BLACK: 900, 0x404040: 9, 0x808080: 9, 0xBFBFBF: 9, WHITE: 900}, {"rgb": True}, "3 of the 5 classes have few pixels and lie between #000000 and #ffffff: if they are soft edges, use --mask-threshold 127"),
         ({BLACK: 900, 0x400000: 9, 0x800000: 9, 0xBF0000: 9, RED: 300}, {"rgb": True}, "--mask-threshold 127"),
-        ({RED: 900, 0xBF4000: 9, 0x807F00: 9, 0x40BF00: 9, GREEN: 900}, {"rgb": True}, "save the masks without them, one value per class"),
-        ({BLACK: 900, RED: 300, GREEN: 300, 0x800000: 9, 0x400000: 9, 0x4000: 9, 0x8000: 9, 0x404000: 1}, {"rgb": True}, "5 of the 8 classes have few pixels and lie between others: if they are soft edges, save"),
-        ({0: 900, 1: 9, 2: 9, 3: 9, 4: 900}, {"palette": ((0, 0, 0), (64, 64, 64), (128, 128, 128), (191, 191, 191), (255, 255, 255))}, "3 of the 5 classes have few pixels and lie between 0 and 4: if they are soft edges, save the masks"),
+        ({RED: 900, 0xBF4000: 9, 0x807F00: 9, 0x40BF00: 9, GREEN: 900}, {"rgb": True}, "use --classes 2 --round-masks"),
+        ({BLACK: 900, RED: 300, GREEN: 300, 0x800000: 9, 0x400000: 9, 0x4000: 9, 0x8000: 9, 0x404000: 1}, {"rgb": True}, "5 of the 8 classes have few pixels and lie between others: if they are soft edges, use --classes 3 --round-masks"),
+        ({0: 900, 1: 9, 2: 9, 3: 9, 4: 900}, {"palette": ((0, 0, 0), (64, 64, 64), (128, 128, 128), (191, 191, 191), (255, 255, 255))}, "3 of the 5 classes have few pixels and lie between 0 and 4: if they are soft edges, use --classes 2 --round-masks"),
     ],
 )  # fmt: skip
 def test_classes_that_may_be_soft_edges_are_a_warning(

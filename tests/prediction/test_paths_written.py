@@ -145,6 +145,7 @@ def test_nothing_is_replaced_without_overwrite(
         (["a.jpg"], {"output": "x.jpg"}, r"--output x\.jpg: .* \.png or \.tif"),
         (["a.jpg", "q/a.png"], {"output": "o"},
          r"^a\.jpg and q/a\.png would both write o/a_mask\.png; .* --output"),
+        (["q/a.bmp", "q/a.png"], {"output": "o"}, r"o/a_mask\.png; predict one type alone, as q/\*\.bmp"),
         (["a.jpg"], {"output": "a.jpg/x"}, r"a\.jpg/x: can't be written: .*a\.jpg is a file.* with --output"),
         (["a.jpg"], {"rle": "a.jpg/x.csv"}, "a.jpg: can't be written: a.jpg is a file.* with --rle"),
         (["a.jpg"], {"polygons": "q"}, "--polygons q: is a folder"),

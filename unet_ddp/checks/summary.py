@@ -83,7 +83,7 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
         lines.append(
             f"class {join_some(never, _SHOWN)} does not occur in validation: it gets no score"
         )
-    if labels.threshold is None:
+    if labels.threshold is None and not labels.rounded:
         lines += _find_rare(values, labels)[:_MOST_RARE]
     share = training[-1] / (sum(training) or 1)
     if labels.is_binary and share > _BRIGHT:

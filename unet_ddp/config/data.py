@@ -105,6 +105,14 @@ class DataConfig:
         tuple[str, ...] | None, Kind.FIXED, Excludes("palette"), flag("NAME ...")
     ] = None
     """A name for each class, in the order of the mask values; with --instances, for each class of objects (docs/objects.md)."""
+    round_masks: Annotated[
+        bool,
+        Kind.FIXED,
+        Kind.EXTRA,
+        Calls("label_rules"),
+        Excludes("mask_threshold", "invert"),
+    ] = False
+    """With --classes or --palette: other mask values, of soft edges or JPEG, count as the nearest class."""
     palette: Annotated[
         str | None,
         Kind.DATA_PLACE,
@@ -126,7 +134,7 @@ class DataConfig:
         Kind.FIXED,
         Kind.EXTRA,
         Calls("label_rules"),
-        Excludes("mask_threshold", "palette", "classes", "invert"),
+        Excludes("mask_threshold", "palette", "classes", "invert", "round_masks"),
         Brief("Masks number their objects; keep these apart."),
     ] = False
     """Each object has a different number, or colour, in its mask: learn background, objects and their borders, and predict numbered objects (needs the extra objects; docs/objects.md)."""
@@ -135,7 +143,7 @@ class DataConfig:
         Kind.FIXED,
         Kind.EXTRA,
         Calls("label_rules"),
-        Excludes("instances", "mask_threshold", "palette", "classes", "invert"),
+        Excludes("instances", "mask_threshold", "palette", "classes", "invert", "round_masks"),
     ] = False
     """Classes may overlap: masks are a folder for each class, a page of a TIFF for each, or bit fields; each class is learnt and predicted by itself (docs/how-to/overlapping-classes.md)."""
     class_field: Annotated[
@@ -143,7 +151,7 @@ class DataConfig:
         Kind.FIXED,
         Kind.EXTRA,
         Calls("label_rules"),
-        Excludes("instances", "mask_threshold", "palette", "invert"),
+        Excludes("instances", "mask_threshold", "palette", "invert", "round_masks"),
         flag("NAME"),
     ] = None
     """Masks are polygons (--masks labels.gpkg, .geojson or .shp): their attribute with the class, a text or a whole number (default: all are of one class; docs/maps.md)."""

@@ -19,6 +19,7 @@ from unet_ddp.settings import called
 _MOST_GREYS = 64  # more grey values than this are no classes
 _CLUSTERS = 0.9  # share of the pixels near black or near white in soft masks of two classes
 _SOFT = 0.05  # of the pixels: soft edges have no more
+_ROUND = "use --classes N --round-masks for N classes"
 _NEAR = 2  # of 255: a mixture may be rounded by so much
 
 
@@ -113,8 +114,8 @@ def infer_labels(
         raise UserError(
             f"--classes {classes}: the masks contain {len(kept)} values ({masks.show(values)}); "
             f"{masks.show([rarest])} has {count_of(masks.counts[rarest], 'pixel')}, e.g. in "
-            f"{masks.examples[rarest]}; fix the masks, leave --classes out for one class per value, "
-            "or name one of them with --ignore-index"
+            f"{masks.examples[rarest]}; use --round-masks if the others are soft edges or noise, --ignore-index to "
+            "leave one of them out, or no --classes for one class per value"
         )
     return Labels(tuple(kept), masks.rgb, ignore, masks.palette)
 
@@ -168,13 +169,13 @@ def refuse_soft(masks: MaskValues) -> None:
     found = masks.lossy or "the masks"
     cause = "lossy compression" if masks.lossy else "soft edges"
     if masks.rgb:
-        advice = "or use --mask-threshold 127 for two classes, dark and bright"
+        advice = f"{_ROUND}, or --mask-threshold 127 for two, dark and bright"
         if not masks.lossy:
             objects = f"or {instances_flag()} if each colour is an object"
-            advice = f"or name the classes' colours with --palette, {advice}, {objects}"
+            advice = f"{advice}, {objects}"
         raise UserError(
-            f"{found}: {len(values)} different colours, probably from {cause}; save masks as PNG "
-            f"with one colour per class, {advice}"
+            f"{found}: {len(values)} different colours, probably from {cause}; {advice}, or save masks as PNG "
+            "with one colour per class"
         )
     low = values[0]
     high = values[-1]
@@ -186,12 +187,12 @@ def refuse_soft(masks: MaskValues) -> None:
     if dark + bright >= _CLUSTERS * total and bright >= 0.4 * (total - dark):
         raise UserError(
             f"{found}, nearly all close to {low} or {high}, probably from {cause}: use "
-            f"--mask-threshold {(low + high) // 2} for two classes, or save them as PNG without "
-            "soft edges"
+            f"--mask-threshold {(low + high) // 2} for two classes, --classes N --round-masks for more, or save "
+            "them as PNG without soft edges"
         )
     if masks.lossy:
         raise UserError(
-            f"{found}, probably from {cause}; a mask needs one value per class: save it as PNG"
+            f"{found}, probably from {cause}; {_ROUND}, or save masks as PNG with one value per class"
         )
     if len(values) > IGNORE_ID:
         raise UserError(
@@ -207,13 +208,13 @@ def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
     and white, eight between each two if all are close, as class ids are.
     """
     is_named = labels.names and (labels.rgb or labels.palette)
-    if labels.threshold is not None or labels.may_overlap or is_named:
+    if labels.threshold is not None or labels.rounded or labels.may_overlap or is_named:
         return []
     values = sorted(labels.values, key=lambda value: masks.counts.get(value, 0))
     counts = np.array([masks.counts.get(value, 0) for value in values])
     num_soft = int((counts.cumsum() <= _SOFT * counts.sum()).sum())
     hard = values[num_soft:]
-    colours = _colours_of(values, labels)
+    colours = labels.to_points(np.array(values))
     is_close = np.ptp(colours, axis=0).max(initial=0) < 4 * len(values)
     least = 8 * (len(hard) - 1) if is_close else max(3, len(hard))
     between = _lie_between(colours[:num_soft], colours[num_soft:])
@@ -221,7 +222,7 @@ def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
     if num_soft < least or soft_counts @ between < _CLUSTERS * soft_counts.sum():
         return []
     ends = "others"
-    advice = "save the masks without them, one value per class"
+    advice = f"use --classes {len(hard)} --round-masks"
     if len(hard) == 2:
         ends = f"{labels.show(min(hard))} and {labels.show(max(hard))}"
         dark, bright = sorted(map(masks.brightness, hard))
@@ -233,18 +234,6 @@ def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
         f"{num_soft} of the {len(values)} classes have few pixels and lie between {ends}: if they are "
         f"soft edges, {advice}"
     ]
-
-
-def _colours_of(values: list[int], labels: Labels) -> _Points:
-    """Return the colours (N, 3) of mask values; a grey value is its grey."""
-    if labels.palette:
-        palette = dict(enumerate(labels.palette))
-        colours = [palette.get(value, (0, 0, 0)) for value in values]
-    elif labels.rgb:
-        colours = [unpack_colour(value) for value in values]
-    else:
-        colours = [(value,) * 3 for value in values]
-    return np.array(colours, np.float64).reshape(-1, 3)
 
 
 def _lie_between(some: _Points, others: _Points) -> Flags:

@@ -7,9 +7,10 @@ from functools import cached_property
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
-from unet_ddp.data.masks import IGNORE_ID, Colour, Mask, unpack_colour, voc_colour
+from unet_ddp.data.masks import IGNORE_ID, Colour, Flags, Ids, Mask, unpack_colour, voc_colour
 from unet_ddp.errors import INT32, Limit, UserError, shorten
 
 _Code = Annotated[int, Limit(0, 0xFFFFFF)]
@@ -27,6 +28,7 @@ class ClassValues:
     palette: tuple[Colour, ...] | None = None  # colours of the indices in palette masks
     names: tuple[str, ...] | None = None  # of the classes, if the user gave them
     threshold: _Threshold | None = None  # above it is the larger value
+    rounded: bool = False  # other values count as the nearest
 
     def __post_init__(self) -> None:
         """Refuse classes that no mask can have, or that can't be told from each other."""
@@ -94,6 +96,54 @@ class ClassValues:
     def show(self, value: int) -> str:
         """Return a mask value as text: 255, or #ff0000."""
         return f"#{value:06x}" if self.rgb else str(value)
+
+    def search(self, codes: Mask) -> tuple[Ids, Flags]:
+        """Return the class ids uint8 of mask values of any shape, 255 where ignored, and which have one."""
+        if self.threshold is not None:
+            return self._split(codes, self.threshold), np.ones(codes.shape, bool)
+        if self.rounded:
+            return self._round(codes), np.ones(codes.shape, bool)
+        pairs = [(value, k) for k, value in enumerate(self.values)]
+        if self.ignore is not None:
+            pairs.append((self.ignore, IGNORE_ID))
+        values, ids = np.array(sorted(pairs), np.int32).T
+        places = np.searchsorted(values, codes).clip(max=len(values) - 1)
+        is_known = values[places] == codes
+        return ids.astype(np.uint8)[places], is_known
+
+    def _split(self, codes: Mask, threshold: int) -> Ids:
+        """Return class ids of soft or numbered masks: brighter is the class of the larger value."""
+        brightness = np.max(unpack_colour(codes), axis=0) if self.rgb else codes
+        ids = (brightness > threshold).astype(np.uint8)
+        if self.values[1] < self.values[0]:
+            ids = 1 - ids
+        if self.ignore is not None:  # on either side of the threshold
+            ids[codes == self.ignore] = IGNORE_ID
+        return ids
+
+    def _round(self, codes: Mask) -> Ids:
+        """Return class ids of soft masks: that of the nearest value, of two as near the first."""
+        found, places = np.unique(codes, return_inverse=True)
+        points = self.to_points(found)
+        ids = np.zeros(len(found), np.uint8)
+        least = np.full(len(found), np.inf)
+        named = dict(enumerate(self.values))
+        if self.ignore is not None:
+            named[IGNORE_ID] = self.ignore
+        for k, centre in zip(named, self.to_points(np.array([*named.values()])), strict=True):
+            distance = np.square(points - centre).sum(axis=1)
+            ids[distance < least] = k
+            least = np.minimum(least, distance)
+        return ids[places].reshape(codes.shape)
+
+    def to_points(self, values: Mask) -> NDArray[np.float64]:
+        """Return the colours (N, 3) of mask values (N,); a grey value is its grey."""
+        if self.palette:
+            known = dict(enumerate(self.palette))
+            colours = [known.get(value, (0, 0, 0)) for value in values.tolist()]
+            return np.array(colours, np.float64).reshape(-1, 3)
+        channels = unpack_colour(values) if self.rgb else (values,) * 3
+        return np.stack(channels, axis=-1).astype(np.float64)
 
     def to_image(self, ids: Mask) -> Image.Image:
         """Return class ids (H, W) as a mask with the training masks' own values, `nodata` for no class.

@@ -22,7 +22,6 @@ from unet_ddp.data.masks import (
     Shares,
     Size,
     allocate,
-    unpack_colour,
 )
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.errors import UserError, from_plain, join_some, shorten
@@ -49,6 +48,7 @@ class Labels(ClassValues):
         palette: colours (red, green, blue), 0 to 255, of the indices in palette masks.
         names: one for each value, all different; None: the values are shown.
         threshold: two classes: mask values above it are the larger of `values`, the others the smaller.
+        rounded: a mask value of no class counts as that of the nearest colour or grey.
 
     Raises:
         UserError: no mask can have these values, or some are equal.
@@ -115,7 +115,7 @@ class Labels(ClassValues):
             if is_known[: largest + 1].all() or is_known.take(codes).all():
                 translated = bytearray(codes).translate(table)
                 return np.frombuffer(translated, np.uint8).reshape(codes.shape)
-        ids, is_known = self._search(codes)
+        ids, is_known = self.search(codes)
         if not is_known.all():
             unknown = codes[~is_known]
             raise UserError(
@@ -127,34 +127,13 @@ class Labels(ClassValues):
     @cached_property
     def _bytes(self) -> tuple[bytes, Flags]:
         """Class id of every value of 8 bits, and whether it has one."""
-        ids, known = self._search(np.arange(256, dtype=np.int32))
+        ids, known = self.search(np.arange(256, dtype=np.int32))
         return ids.tobytes(), known
-
-    def _search(self, codes: Codes) -> tuple[Ids, Flags]:
-        if self.threshold is not None:
-            return self._split(codes, self.threshold), np.ones(codes.shape, bool)
-        pairs = [(value, k) for k, value in enumerate(self.values)]
-        if self.ignore is not None:
-            pairs.append((self.ignore, IGNORE_ID))
-        values, ids = np.array(sorted(pairs), np.int32).T
-        places = np.searchsorted(values, codes).clip(max=len(values) - 1)
-        is_known = values[places] == codes
-        return ids.astype(np.uint8)[places], is_known
-
-    def _split(self, codes: Codes, threshold: int) -> Ids:
-        """Return class ids of soft or numbered masks: brighter is the class of the larger value."""
-        brightness = np.max(unpack_colour(codes), axis=0) if self.rgb else codes
-        ids = (brightness > threshold).astype(np.uint8)
-        if self.values[1] < self.values[0]:
-            ids = 1 - ids
-        if self.ignore is not None:  # on either side of the threshold
-            ids[codes == self.ignore] = IGNORE_ID
-        return ids
 
     def from_file(self, codes: Codes, path: Path) -> Mask:
         """Return the mask of an earlier prediction, from the values in its file; some may be `nodata`."""
         # Its values are those of classes; a threshold is for the masks of training.
-        return replace(self, ignore=self.nodata, threshold=None).to_ids(codes, path)
+        return replace(self, ignore=self.nodata, threshold=None, rounded=False).to_ids(codes, path)
 
     def decode(
         self, bands: Iterable[Band], size: Size, *, enlarged: float = 1.0
@@ -197,6 +176,8 @@ class Labels(ClassValues):
         line = f"classes: {self.num_classes}, mask values {join_some(names, _SHOWN)}"
         if self.threshold is not None:
             line += f", thresholded at {self.threshold}"
+        if self.rounded:
+            line += "; other values count as the nearest"
         if self.ignore is not None:
             line += f"; {self.show(self.ignore)} is ignored"
         return line

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from unet_ddp.data.csv_cells import read_rows
-from unet_ddp.data.listing import files_by_name
+from unet_ddp.data.listing import files_by_name, take_masks
 from unet_ddp.data.masks import Size
 from unet_ddp.data.names import copies_of, file_key, find_spelling, without_compound
 from unet_ddp.data.pairs import CLASSES_MARK, DataPaths, Pair, Pairs, Stamp, collect, list_kinds
@@ -111,7 +111,7 @@ def match_folders(
     """Return every image in a folder with the mask of its name in another.
 
     Sub-folders are searched; hidden files and files of other types are skipped. Both may be the
-    same folder if the masks' names have a suffix. `merge` may replace the masks that `list_masks` found.
+    same folder if the masks' names have a suffix, or are of another type. `merge` may replace the masks that `list_masks` found.
     """
     images, masks, suffix = paths.images, paths.masks, paths.suffix
     assert images is not None and masks is not None  # `Folders` claims these
@@ -125,6 +125,10 @@ def match_folders(
     if not found_masks:
         raise UserError(f"{masks}: contains no masks {_advise_on_others(masks)}")
     one_folder = merge is None and images.resolve() == masks.resolve()
+    if one_folder and not suffix and (taken := take_masks(images, found_images)) is not None:
+        found_masks, suffix = taken, ""
+        kind = as_path(taken[min(taken)][0]).suffix
+        report.notes.append(f"{masks}: the {kind} files are the masks: they have fewer values")
     if suffix is None:
         suffix = detect_suffix(found_images, found_masks, may_be_empty=not one_folder)
     if one_folder and suffix:

@@ -26,6 +26,8 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.diagnose.compiled import compile_network, log_uncompiled
 
+pytestmark = pytest.mark.source  # torch traces the functions, and mutmut's around them
+
 # As a linker writes one: the table of sections, two of 64 bytes, is at its end.
 LIBRARY = struct.pack("<5s27xQQ6xHHHH2x", b"\x7fELF\x02", 64, 3000, 56, 1, 64, 2) + bytes(3000 + 64)
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -75,12 +75,12 @@ def match_palette(masks: MaskValues, config: DataConfig) -> Labels:
     if config.classes not in (None, len(kept)):
         raise UserError(f"--classes {config.classes}: {path} names {len(kept)}")
     missing = [value for value in masks.values if value not in (*kept.values(), ignore)]
-    if missing:
+    if missing and not config.round_masks:
         pixels = count_of(sum(masks.counts[value] for value in missing), "pixel")
         example = masks.examples[missing[0]]
         raise UserError(
             f"--palette {path}: the masks also contain {masks.show(missing)} in {pixels}, e.g. in "
-            f"{example}; add a line for each (named ignore to leave it out), or fix the masks"
+            f"{example}; add a line for each (named ignore to leave it out), or use --round-masks for soft edges"
         )
     return Labels(tuple(kept.values()), masks.rgb, ignore, masks.palette, tuple(kept))
 

@@ -207,6 +207,12 @@ def _palette() -> LabelRule:
     return match_palette
 
 
+def _round_masks() -> LabelRule:
+    from unet_ddp.extras.palettes.rounding import round_labels
+
+    return round_labels
+
+
 def _class_field() -> LabelRule:
     from unet_ddp.extras.polygons.classes import name_classes
 
@@ -216,6 +222,7 @@ def _class_field() -> LabelRule:
 LABEL_RULES: Parts[LabelRule] = {
     "instances": _instances,
     "overlap": _overlap,
+    "round_masks": _round_masks,
     "palette": _palette,
     "class_field": _class_field,
 }
