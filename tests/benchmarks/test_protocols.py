@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.protocol_sets import Sets, find_camvid, find_carvana, find_dsb2018, is_fluorescence
+from benchmarks.protocol_sets import (
+    Sets,
+    find_camvid,
+    find_carvana,
+    find_dsb2018,
+    find_wbc,
+    is_fluorescence,
+)
 from benchmarks.protocols import PROTOCOLS, main
 from tests.conftest import make_pair
 from unet_ddp.checks.check import prepare_data
@@ -66,12 +73,25 @@ def make_nuclei(folder: Path, count: int = 40) -> tuple[Path, Path]:
     return folder, names
 
 
-@pytest.fixture(params=["camvid", "carvana", "dsb2018"])
+def make_blood(folder: Path) -> Path:
+    """Forty images of a cell with a nucleus, and their masks beside them."""
+    folder.mkdir()
+    for number in range(1, 41):
+        mask = np.zeros((32, 32), np.uint8)
+        mask[4:28, 4:28], mask[12:20, 12:20] = 128, 255
+        Image.fromarray(mask).save(folder / f"{number:03}.png")
+        Image.fromarray(mask).convert("RGB").save(folder / f"{number:03}.bmp")
+    return folder
+
+
+@pytest.fixture(params=["camvid", "carvana", "dsb2018", "wbc"])
 def found(request: pytest.FixtureRequest, tmp_path: Path) -> Sets:
     if request.param == "camvid":
         return find_camvid(make_camvid(tmp_path))
     if request.param == "carvana":
         return find_carvana(make_carvana(tmp_path), 1)
+    if request.param == "wbc":
+        return find_wbc(make_blood(tmp_path / "Dataset 1"))
     return find_dsb2018(*make_nuclei(tmp_path), tmp_path / "objects")
 
 
@@ -167,6 +187,18 @@ def write_masks(folder: Path, *masks: list[list[int]]) -> list[tuple[Path, Path]
         Image.fromarray(np.array(mask, np.uint8)).save(path)
         pairs.append((image, path))
     return pairs
+
+
+def test_blood_cells_have_their_nuclei_and_values_between_count_as_the_nearest(
+    tmp_path: Path,
+) -> None:
+    pairs = write_masks(tmp_path, [[0, 60, 128, 255]], [[70, 128, 190, 255]])
+    found = [np.array([[0, 1, 1, 2]]), np.array([[1, 1, 2, 2]])]
+    predictor = Answer({image: mask for (image, _), mask in zip(pairs, found, strict=True)})
+    score = PROTOCOLS["wbc"].score(predictor, pairs)
+    assert score["cell Dice"] == pytest.approx(2 * 6 / (6 + 7))  # of 6, all are found, and one more
+    assert score["cell IoU"] == pytest.approx(6 / 7)
+    assert score["nucleus Dice"] == pytest.approx(2 * 2 / (2 + 3))
 
 
 def test_camvid_counts_the_pixels_of_all_images_without_void(tmp_path: Path) -> None:
