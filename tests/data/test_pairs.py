@@ -93,53 +93,109 @@ def test_images_and_masks_in_one_folder(tmp_path: Path) -> None:
         assert report.notes == [f"1 mask without image, e.g. {tmp_path}/c_mask.png"]
 
 
-def draw_both(folder: Path, image: str, mask: str, *, mode: str = "RGB", count: int = 5) -> None:
-    """Write noise named `image`, and masks of three values named `mask`, by the file's number."""
+def draw_both(folder: Path, image: str, mask: str, *, mode: str = "RGB", count: int = 10) -> None:
+    """Write images of noise and masks of three values, whose names are `image` and `mask` with numbers for {}."""
     rng = np.random.default_rng(3)
     for number in range(1, count + 1):
         noise = rng.integers(0, 256, (24, 24, 3), np.uint8)
-        Image.fromarray(noise).convert(mode).save(folder / f"{number}{image}")
+        Image.fromarray(noise).convert(mode).save(folder / image.format(number))
         classes = rng.choice(np.array([0, 128, 255], np.uint8), (24, 24))
-        Image.fromarray(classes).save(folder / f"{number}{mask}")
+        Image.fromarray(classes).save(folder / mask.format(number))
 
 
 @pytest.mark.parametrize(
-    ("image", "mask", "mode"),
+    ("image", "mask", "mode", "kind"),
     [
-        (".bmp", ".png", "RGB"),
-        (".png", ".bmp", "RGB"),
-        (".JPG", ".png", "L"),
-        (".tif", ".gif", "L"),
+        ("{}.bmp", "{}.png", "RGB", ".png"),
+        ("{}.png", "{}.bmp", "RGB", ".bmp"),
+        ("{}.JPG", "{}.png", "L", ".png"),
+        ("{}.tif", "{}.gif", "L", ".gif"),
+        ("image_{}.png", "mask_{}.png", "L", "mask"),
+        ("x{}.png", "a{}.png", "RGB", "a"),
+        ("plant {}_rgb.png", "plant {}_label.png", "RGB", "label"),
+        ("{}-photo.png", "{}-gt1.tif", "RGB", "gt1"),
     ],
 )
-def test_masks_of_another_type_in_the_images_folder(
-    tmp_path: Path, image: str, mask: str, mode: str
+def test_masks_in_the_images_folder_are_the_files_with_fewer_values(
+    tmp_path: Path, image: str, mask: str, mode: str, kind: str
 ) -> None:
-    draw_both(tmp_path, image, mask, mode=mode, count=10)  # 1 begins 10
-    Image.new("L", (24, 24)).save(tmp_path / f"alone{mask}")
+    draw_both(tmp_path, image, mask, mode=mode)
+    Image.new("L", (24, 24)).save(tmp_path / mask.format(99))
     pairs, report = matched(tmp_path, tmp_path)
-    assert [(pair.image.name, pair.mask.name) for pair in pairs] == [
-        (f"{n}{image}", f"{n}{mask}") for n in sorted(map(str, range(1, 11)))
-    ]
+    found = {pair.image.name: pair.mask.name for pair in pairs}
+    assert found == {image.format(number): mask.format(number) for number in range(1, 11)}
     assert not report.problems
     assert report.notes == [
-        f"{tmp_path}: the {mask} files are the masks: they have fewer values",
-        f"1 mask without image, e.g. {tmp_path}/alone{mask}",
+        f"{tmp_path}: the {kind} files are the masks: they have fewer values",
+        f"1 mask without image, e.g. {tmp_path}/{mask.format(99)}",
     ]
 
 
 def test_copies_in_another_type_are_not_taken_as_masks(tmp_path: Path) -> None:
-    draw_both(tmp_path, ".bmp", "_mask.png")
+    draw_both(tmp_path, "{}.bmp", "{}_mask.png")
     for file in tmp_path.glob("*.bmp"):
         Image.open(file).save(file.with_suffix(".tif"))
     pairs, report = matched(tmp_path, tmp_path)
     assert not pairs and "two images of one name" in report.problems[0]
     for file in tmp_path.glob("*.png"):
         file.unlink()
-    with pytest.raises(
-        UserError, match=r"has a \.bmp and a \.tif of each name, e\.g\. of 1; move the masks"
-    ):
+    message = rf"which are the masks is not clear, e\.g\. of {tmp_path}/1\.bmp and .*/1\.tif; move"
+    with pytest.raises(UserError, match=message):
         find_pairs(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "names", [["a.png", "b.png", "c.png"], ["x1.png", "x2.png"], ["1.png", "10.png"], ["only.png"]]
+)
+def test_no_image_is_its_own_mask(tmp_path: Path, names: list[str]) -> None:
+    touch(tmp_path, *names)
+    with pytest.raises(UserError) as caught:
+        find_pairs(tmp_path, tmp_path)
+    text = str(caught.value)
+    assert "no names are those of an image and its mask" in text or "no mask for" in text
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "suffix"),
+    [
+        ("image_{}.jpg", "mask_{}.png", None),
+        ("img{}.png", "label{}.png", None),
+        ("{}_training.tif", "{}_manual1.gif", None),
+        ("case_{:03}_0000.png", "case_{:03}.png", None),
+        (
+            "sub/frankfurt_{}_leftImg8bit.png",
+            "sub/frankfurt_{}_gtFine_labelIds.png",
+            "_gtFine_labelIds",
+        ),
+        ("satImage_{:03}.png", "groundtruth_{:03}.png", None),
+        ("t1_{}_in.png", "t1_{}_out.png", None),
+    ],
+)
+def test_names_that_differ_by_what_all_of_a_folder_share(
+    tmp_path: Path, image: str, mask: str, suffix: str | None
+) -> None:
+    numbers = range(1, 13)
+    touch(tmp_path / "i", *map(image.format, numbers))
+    touch(tmp_path / "m", *map(mask.format, [*numbers, 99]))
+    if suffix:
+        touch(tmp_path / "m", *(mask.replace("labelIds", "color").format(n) for n in numbers))
+    pairs, report = matched(tmp_path / "i", tmp_path / "m", suffix)
+    found = {pair.image.name: pair.mask.name for pair in pairs}
+    assert found == {Path(image.format(n)).name: Path(mask.format(n)).name for n in numbers}
+    assert not report.problems
+    first = min(map(image.format, numbers))
+    assert report.notes[0].startswith(f"names differ: {tmp_path}/i/{first} goes with {tmp_path}/m/")
+
+
+def test_names_are_not_guessed_if_an_image_would_have_no_mask(tmp_path: Path) -> None:
+    touch(tmp_path / "i", *(f"image_{n}.jpg" for n in range(1, 9)))
+    touch(tmp_path / "m", *(f"mask_{n}.png" for n in range(2, 12)))
+    pairs, report = matched(tmp_path / "i", tmp_path / "m")
+    assert not pairs and len(report.problems) == 8
+    assert (
+        f"no mask for {tmp_path}/i/image_1.jpg: looked for {tmp_path}/m/image_1.*"
+        in report.problems[0]
+    )
 
 
 def test_links_in_a_circle_are_followed_once(tmp_path: Path) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 from tqdm import tqdm
 
 from unet_ddp.data.names import file_key, is_hidden
 from unet_ddp.data.pairs import Stamp
-from unet_ddp.data.readers.read import can_read, read_mask
+from unet_ddp.data.readers.read import can_read
 from unet_ddp.errors import UserError, hides_bars
-from unet_ddp.files import as_path, is_address
+from unet_ddp.files import is_address
 from unet_ddp.storage import storage_of
 
 
@@ -72,53 +71,3 @@ def _list_address(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]
 
 def _cannot_list(error: OSError) -> None:
     raise UserError(f"{error.filename}: {error.strerror or error}; make it readable")
-
-
-# -- images and masks of one name in one folder --------------------------------------------
-
-_COMPARED = 3  # pairs of files that are read to tell masks from images
-
-
-def take_masks(folder: Path, files: dict[str, list[str]]) -> dict[str, list[str]] | None:
-    """Return the masks among the files of a folder, as x.png of x.jpg, and leave its images in `files`.
-
-    Most names must have two files, of the same two types. Masks are the type with fewer values. None of
-    another folder.
-
-    Raises:
-        UserError: both types have about as many values.
-    """
-    types = {name: tuple(sorted({_type_of(f) for f in found})) for name, found in files.items()}
-    (most, count), *_ = Counter(types.values()).most_common(1)
-    if len(most) != 2 or 2 * count <= len(files):
-        return None
-    names = [name for name in sorted(files) if types[name] == most][:_COMPARED]
-    values = {kind: sum(_count_values(name, kind, files) for name in names) for kind in most}
-    fewer, more = sorted(most, key=values.__getitem__)
-    if 2 * values[fewer] > values[more]:
-        raise UserError(
-            f"{folder}: has a {most[0]} and a {most[1]} of each name, e.g. of {names[0]}; move the masks "
-            "into a folder of their own, for --masks"
-        )
-    masks = {}
-    for name, found in list(files.items()):
-        chosen = [file for file in found if _type_of(file) == fewer]
-        if chosen:
-            masks[name] = chosen
-            files[name] = [file for file in found if file not in chosen]
-            if not files[name]:
-                del files[name]
-    return masks
-
-
-def _type_of(file: str) -> str:
-    return as_path(file).suffix.lower()
-
-
-def _count_values(name: str, kind: str, files: dict[str, list[str]]) -> float:
-    """Return how many values the file of a type has; infinity if it can't be read as a mask."""
-    file = next(file for file in files[name] if _type_of(file) == kind)
-    try:
-        return len(np.unique(read_mask(as_path(file))))
-    except UserError:
-        return float("inf")

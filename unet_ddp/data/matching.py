@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from unet_ddp.data.affixes import Files, divide, find_suffix
 from unet_ddp.data.csv_cells import read_rows
-from unet_ddp.data.listing import files_by_name, take_masks
+from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.masks import Size
 from unet_ddp.data.names import copies_of, file_key, find_spelling, without_compound
 from unet_ddp.data.pairs import CLASSES_MARK, DataPaths, Pair, Pairs, Stamp, collect, list_kinds
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from unet_ddp.config import DataConfig
 
 Result = TypeVar("Result")
-Files = dict[str, list[str]]  # by the key of their relative path without suffix
 ListMasks = Callable[[Path, dict[str, Stamp]], Files]
 """Function of the masks' folder and stamps to note: returns the masks by name."""
 Merge = Callable[[Path, Files, Files, dict[str, Stamp], str | None], Files]
@@ -110,8 +109,8 @@ def match_folders(
 ) -> Pairs:
     """Return every image in a folder with the mask of its name in another.
 
-    Sub-folders are searched; hidden files and files of other types are skipped. Both may be the
-    same folder if the masks' names have a suffix, or are of another type. `merge` may replace the masks that `list_masks` found.
+    Sub-folders are searched; hidden files and files of other types are skipped. Both may be the same folder,
+    see `take_masks`. `merge` may replace the masks that `list_masks` found.
     """
     images, masks, suffix = paths.images, paths.masks, paths.suffix
     assert images is not None and masks is not None  # `Folders` claims these
@@ -124,17 +123,11 @@ def match_folders(
         found_masks = merge(masks, found_images, found_masks, stamps, suffix)
     if not found_masks:
         raise UserError(f"{masks}: contains no masks {_advise_on_others(masks)}")
-    one_folder = merge is None and images.resolve() == masks.resolve()
-    if one_folder and not suffix and (taken := take_masks(images, found_images)) is not None:
-        found_masks, suffix = taken, ""
-        kind = as_path(taken[min(taken)][0]).suffix
-        report.notes.append(f"{masks}: the {kind} files are the masks: they have fewer values")
-    if suffix is None:
-        suffix = detect_suffix(found_images, found_masks, may_be_empty=not one_folder)
-    if one_folder and suffix:
-        found_masks = {n: files for n, files in found_images.items() if n.endswith(suffix)}
-        for name in found_masks:
-            del found_images[name]
+    if merge is None and images.resolve() == masks.resolve():
+        found_masks, suffix, notes = divide(images, found_images, suffix)
+    else:
+        found_masks, suffix, notes = find_suffix(found_images, found_masks, suffix)
+    report.notes += notes
     pairs, problems = _match_names(found_images, found_masks, stamps, folder=masks, suffix=suffix)
     report.add_problems(problems)
     if found_masks:
@@ -203,22 +196,6 @@ def _advise_on_others(folder: Path) -> str:
         for *_, inside in os.walk(folder):
             names += inside
     return f"({', '.join(list_suffixes())}); {advise_export(names, _OTHERS)}"
-
-
-def detect_suffix(images: Collection[str], masks: Iterable[str], *, may_be_empty: bool) -> str:
-    """Return what most masks add to an image's name: often nothing, or _mask.
-
-    An image's name may be the start of another's (1 and 10): the longest one counts.
-    """
-    names = {*images, *map(without_compound, images)}
-    seen: Counter[str] = Counter()
-    for mask in masks:
-        longest = len(mask) if may_be_empty else len(mask) - 1
-        for end in range(longest, 0, -1):
-            if mask[:end] in names:
-                seen[mask[end:]] += 1
-                break
-    return max(seen, key=lambda suffix: (seen[suffix], -len(suffix)), default="")
 
 
 # -- lists ---------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from unet_ddp.data.affixes import detect_suffix
 from unet_ddp.data.listing import files_by_name
-from unet_ddp.data.matching import detect_suffix
 from unet_ddp.data.names import find_spelling
 from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, find_stamp
 from unet_ddp.data.readers.bands import IGNORED_CODE, MOST_PLANES, join_planes
