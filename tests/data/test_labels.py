@@ -259,6 +259,8 @@ def test_classes_of_objects_have_different_names(names: tuple[str, ...]) -> None
     [
         (Labels((0, 1, 255)), True),
         (Labels((*range(21), 255)), True),
+        (Labels((0, 5, 6, 18, 255)), True),  # some classes of many
+        (Labels((0, 40, 80, 255)), False),
         (Labels((0, 1, 255), names=("ground", "car", "sky")), False),
         (Labels((0, 1), ignore=255), False),
         (Labels((0, 255)), False),

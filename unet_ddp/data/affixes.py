@@ -44,7 +44,8 @@ def divide(folder: Path, files: Files, suffix: str | None) -> tuple[Files, str, 
     if not suffix or suffix.isdigit():  # 10 is not the mask of 1
         raise UserError(
             f"{folder}: is the folder of the images and of the masks, and no names are those of an image and its "
-            "mask, as x.jpg and x_mask.png; rename the masks, or pair them in a --list"
+            "mask, as x.jpg and x_mask.png; rename the masks, pair them in a --list, or make masks of annotations with "
+            "python -m unet_ddp import"
         )
     masks = {name: found for name, found in files.items() if name.endswith(suffix)}
     for name in masks:

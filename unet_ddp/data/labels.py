@@ -189,7 +189,7 @@ class Labels(ClassValues):
     def doubt(self, values: Sequence[int], shown: str) -> list[str]:
         """Return a warning if the values of all masks look like another kind of labels, or one like no label."""
         *ids, last = self.values
-        if self.names or self.rgb or last != IGNORE_ID or ids != list(range(max(len(ids), 2))):
+        if self.names or self.rgb or last != IGNORE_ID or len(ids) < 2 or ids[-1] > 63:
             return []
         return [
             f"mask value {last} is trained as a class: if it marks pixels without a label, use --ignore-index "
