@@ -27,6 +27,13 @@ def palette(folder: Path, *lines: str) -> str:
         (("name,r,g,b", "sky, 0,0,128", "", 'car,"255",3,1'), {"sky": 0x80, "car": 0xFF0301}, True),
         (("sky,#0000fF", "car,#00ff00"), {"sky": 0x0000FF, "car": 0x00FF00}, True),
         (("2nd class,300", "car,0"), {"2nd class": 300, "car": 0}, False),
+        (("7,1", "car,0"), {"7": 1, "car": 0}, False),
+        (("Pixel Value, Class", "0, background", "1, car"), {"background": 0, "car": 1}, False),
+        (
+            ("# label:color_rgb:parts:actions", "background:0,0,0::", "old car:250,50,83::"),
+            {"background": 0, "old car": 0xFA3253},
+            True,
+        ),
     ],
 )
 def test_lines_of_a_palette_file(

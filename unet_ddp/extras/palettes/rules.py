@@ -17,12 +17,13 @@ from unet_ddp.files import as_path
 def read_palette(path: Path) -> tuple[dict[str, int], bool]:
     """Read the values of classes by name from a CSV file, and whether they are colours.
 
-    Its lines are name,value or name,#rrggbb or name,red,green,blue; the first may be a header.
+    Its lines are name,value or name,#rrggbb or name,red,green,blue; the first may be a header. Those of CVAT's
+    labelmap.txt and Roboflow's _classes.csv are read, too.
     """
     values: dict[str, int] = {}
     kinds = set()
     for number, (line, row) in enumerate(read_rows(path, "--palette")):
-        name, *cells = map(str.strip, row)
+        name, *cells = _order_cells([cell.strip() for cell in row])
         if number == 0 and not any(re.search(r"[\d#]", cell) for cell in cells):
             continue  # a header
         value, is_colour = _parse_value(cells)
@@ -39,6 +40,15 @@ def read_palette(path: Path) -> tuple[dict[str, int], bool]:
     if len(kinds) != 1 or len(values) < 2:
         raise UserError(f"--palette {path}: values and colours mixed, or fewer than two classes")
     return values, kinds.pop()
+
+
+def _order_cells(cells: list[str]) -> list[str]:
+    """Return a name and a value of CVAT's name:red,green,blue:parts:actions or Roboflow's value,name; others as they are."""
+    coloured = re.fullmatch(r"([^:]+):([0-9]+,[0-9]+,[0-9]+):[^:]*:[^:]*", ",".join(cells))
+    if coloured:
+        return [coloured[1], *coloured[2].split(",")]
+    is_turned = len(cells) == 2 and _parse_value(cells[1:])[0] is None
+    return cells[::-1] if is_turned and _parse_value(cells[:1])[0] is not None else cells
 
 
 def _parse_value(cells: list[str]) -> tuple[int | None, bool]:
