@@ -7,7 +7,8 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from PIL import Image
 from tests.object_store import MemoryBucket, ObjectStore, running_store
 from tests.ranks import Ranks
 from unet_ddp.extras.cloud import fetch_ahead
+from unet_ddp.plugins.own import renew
 
 # Networks are small here, and threads that wait for each other on a machine with other work wait long.
 torch.set_num_threads(1)
@@ -156,6 +158,16 @@ def memory_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBucket]:
     bucket.take_place(monkeypatch)
     yield bucket
     fetch_ahead([])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """A test finds no modules of the user's own in the folder of one before it, in whatever order they run."""
+    before = [*sys.path]
+    result = yield
+    sys.path[:] = before
+    renew()
+    return result
 
 
 @pytest.fixture(autouse=True)

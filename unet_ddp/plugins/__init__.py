@@ -56,7 +56,8 @@ def find(point: str, name: str) -> Any: ...
 def find(point: str, name: str) -> Any:
     """Return the part `name` of a point: built in, of an installed package, or at `module:attribute`.
 
-    A package names it by an entry point of the group `unet_ddp.<point>`. A module may be in the working folder, too.
+    A package names it by an entry point of the group `unet_ddp.<point>`; then no module of the working folder is
+    imported. A `module` may be there.
 
     Raises:
         UserError: it can't be imported, or there is none of that name.
@@ -70,7 +71,7 @@ def find(point: str, name: str) -> Any:
         )
     module, _, attribute = path.partition(":")
     try:
-        return getattr(import_own(module), attribute)
+        return getattr(import_own(module, looks_here=":" in name), attribute)
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}"  # of code that is not ours
         raise UserError(f"{name}: can't be imported ({reason}); fix it, or name another") from None

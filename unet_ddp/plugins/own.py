@@ -68,14 +68,15 @@ def renew() -> None:
     importlib.invalidate_caches()
 
 
-def import_own(name: str) -> ModuleType:
-    """Return a module that is not of this package; it may be in the working folder.
+def import_own(name: str, *, looks_here: bool = True) -> ModuleType:
+    """Return a module that is not of this package; one of the working folder only if it `looks_here`.
 
     In one call it stays the same, whatever happens to its file.
     """
     if name in _used:
         return importlib.import_module(name)
-    _look_here()
+    if looks_here:
+        _look_here()
     files = _read_files(name)
     if not files:  # it is installed, or there is none
         module = importlib.import_module(name)
