@@ -46,7 +46,7 @@ def test_defaults_and_saved_names() -> None:
         "images": None, "masks": None, "list": None, "reader": [], "mask_suffix": None, "val_images": None,
         "val_masks": None, "scale": 1.0, "ground_resolution": None, "crop_size": None, "validation": 10.0,
         "group_pattern": None, "fold": None, "validation_images": None, "channels": None, "nodata": None,
-        "classes": None, "class_names": None, "palette": None,
+        "classes": None, "class_names": None, "round_masks": False, "palette": None,
         "mask_threshold": None, "invert": False, "instances": False, "overlap": False, "all_masks": False, "ignore_index": None, "resize_masks": False,
         "class_field": None, "window": None, "blocks": None,
         "balance": 0.0, "shares": [], "scale_jitter": None, "augmentation": "photo",

@@ -63,10 +63,15 @@ def home(
     for case in CASES:
         (folder / case).rename(folder / f"run_{case}")
         draw(folder / case, case)
-    sys.path.insert(0, str(folder))
     yield folder
-    sys.path.remove(str(folder))
     sys.modules.pop(PARTS, None)
+
+
+@pytest.fixture(autouse=True)
+def _own_parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of the user's own are found where the runs are."""
+    if "home" in request.fixturenames:
+        monkeypatch.syspath_prepend(request.getfixturevalue("home"))
 
 
 def command(home: Path, *words: str) -> str:

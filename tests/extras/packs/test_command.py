@@ -59,7 +59,7 @@ def packed(config: DataConfig, output: Path | str) -> DataConfig:
     return replace(config, images=str(output), **gone)
 
 
-OF_FILES = "without image", "no data:", "lack a file in", "contains no masks"
+OF_FILES = "without image", "no data:", "lack a file in", "contains no masks", "files are the masks"
 
 
 def describe(data: PreparedData) -> dict[str, Any]:
