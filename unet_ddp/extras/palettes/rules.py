@@ -17,7 +17,7 @@ from unet_ddp.files import as_path
 def read_palette(path: Path) -> tuple[dict[str, int], bool]:
     """Read the values of classes by name from a CSV file, and whether they are colours.
 
-    Its lines are name,value or name,#rrggbb or name,red,green,blue; the first may be a header. Those of CVAT's
+    Its lines are name,value or name,#rrggbb or name,red,green,blue; the first may be a header. CVAT's
     labelmap.txt and Roboflow's _classes.csv are read, too.
     """
     values: dict[str, int] = {}
