@@ -183,13 +183,10 @@ def test_a_stopped_run_goes_on(home: Path, case: str) -> None:
     for name in ("best.pt", "last.pt"):
         content = (checkpoint.load(each / name) for each in (folder, kept))
         assert next(content).keys() >= next(content).keys()
-
-
-def test_a_callback_and_a_loss_of_one_s_own_are_called_as_before(home: Path) -> None:
-    """In the run that went on above: its callback has written all that it was given."""
-    name, steps, rows, saves, *ending = json.loads((home / "ended/classes/notes.json").read_text())
-    assert (name, steps, rows[-1], saves) == ("classes", 48, 16, ["best.pt", "last.pt"])
-    assert ending == ["finished", 0, None, None]
+    if case == "classes":  # its own callback, called as before, has written all that it was given
+        name, steps, lines, saves, *ending = json.loads((folder / "notes.json").read_text())
+        assert (name, steps, lines[-1], saves) == ("classes", 48, 16, ["best.pt", "last.pt"])
+        assert ending == ["finished", 0, None, None]
 
 
 @pytest.mark.parametrize("case", STOPPED)

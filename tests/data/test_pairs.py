@@ -126,9 +126,51 @@ def test_masks_in_the_images_folder_are_the_files_with_fewer_values(
     assert found == {image.format(number): mask.format(number) for number in range(1, 11)}
     assert not report.problems
     assert report.notes == [
-        f"{tmp_path}: the {kind} files are the masks: they have fewer values",
+        f"{tmp_path}: the {kind} files are the masks",
         f"1 mask without image, e.g. {tmp_path}/{mask.format(99)}",
     ]
+
+
+@pytest.mark.parametrize(("first", "second"), [("left", "right"), ("cat", "dog"), ("train", "val")])
+def test_a_suffix_that_fits_all_images_comes_before_their_first_words(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    draw_both(tmp_path, f"{first}_{{}}.png", f"{first}_{{}}_mask.png")
+    draw_both(tmp_path, f"{second}_{{}}.png", f"{second}_{{}}_mask.png", mode="L")
+    pairs, _ = matched(tmp_path, tmp_path)
+    assert len(pairs) == 20
+    assert all(pair.mask.name == f"{pair.image.stem}_mask.png" for pair in pairs)
+
+
+def test_a_word_says_more_than_values(tmp_path: Path) -> None:
+    """Images of one bit, or masks with numbers of objects: masks have more values."""
+    for number in range(5):
+        Image.new("1", (24, 24)).save(tmp_path / f"image_{number}.png")
+        numbers = np.arange(24 * 24, dtype=np.uint16).reshape(24, 24)
+        Image.fromarray(numbers).save(tmp_path / f"mask_{number}.png")
+    pairs, _ = matched(tmp_path, tmp_path)
+    assert all(pair.image.name.startswith("image") for pair in pairs) and len(pairs) == 5
+
+
+def test_blank_and_damaged_files_do_not_turn_images_and_masks(tmp_path: Path) -> None:
+    draw_both(tmp_path, "{}.tif", "{}.png")
+    for number in (1, 10, 2):  # the first by name
+        Image.new("L", (24, 24)).save(tmp_path / f"{number}.tif")
+        Image.new("L", (24, 24)).save(tmp_path / f"{number}.png")
+    (tmp_path / "3.png").write_bytes(b"no image")
+    pairs, _ = matched(tmp_path, tmp_path)
+    assert len(pairs) == 10 and all(pair.mask.suffix == ".png" for pair in pairs)
+    for path in tmp_path.iterdir():
+        path.write_bytes(b"no image")
+    with pytest.raises(UserError, match="which are the masks is not clear"):
+        find_pairs(tmp_path, tmp_path)
+
+
+def test_an_ome_tiff_has_a_mask_of_another_type(tmp_path: Path) -> None:
+    draw_both(tmp_path, "{}.ome.tif", "{}.png")
+    pairs, _ = matched(tmp_path, tmp_path)
+    assert len(pairs) == 10
+    assert all(pair.image.name == f"{pair.mask.stem}.ome.tif" for pair in pairs)
 
 
 def test_copies_in_another_type_are_not_taken_as_masks(tmp_path: Path) -> None:
@@ -139,7 +181,9 @@ def test_copies_in_another_type_are_not_taken_as_masks(tmp_path: Path) -> None:
     assert not pairs and "two images of one name" in report.problems[0]
     for file in tmp_path.glob("*.png"):
         file.unlink()
-    message = rf"which are the masks is not clear, e\.g\. of {tmp_path}/1\.bmp and .*/1\.tif; move"
+    message = (
+        rf"which are the masks is not clear, e\.g\. of {tmp_path}/\d\.bmp and .*/\d\.tif; move"
+    )
     with pytest.raises(UserError, match=message):
         find_pairs(tmp_path, tmp_path)
 
@@ -185,6 +229,41 @@ def test_names_that_differ_by_what_all_of_a_folder_share(
     assert not report.problems
     first = min(map(image.format, numbers))
     assert report.notes[0].startswith(f"names differ: {tmp_path}/i/{first} goes with {tmp_path}/m/")
+
+
+@pytest.mark.parametrize(
+    ("image", "mask"),
+    [
+        ("subject01_frame_{}.png", "subject02_frame_{}.png"),
+        ("2023-01-05_{}.png", "2023-02-07_{}.png"),
+    ],
+)
+def test_what_has_other_numbers_is_no_pair(tmp_path: Path, image: str, mask: str) -> None:
+    touch(tmp_path / "i", *(image.format(n) for n in range(1, 9)))
+    touch(tmp_path / "m", *(mask.format(n) for n in range(1, 9)))
+    pairs, report = matched(tmp_path / "i", tmp_path / "m")
+    assert not pairs and len(report.problems) == 8
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "is_pair"),
+    [
+        ("v0_img.png", "v0_lab.png", True),
+        ("v0_img.png", "v1_lab.png", False),
+        ("a.png", "b.png", False),
+    ],
+)
+def test_one_image_and_one_mask(tmp_path: Path, image: str, mask: str, *, is_pair: bool) -> None:
+    touch(tmp_path / "i", image)
+    touch(tmp_path / "m", mask)
+    pairs, _ = matched(tmp_path / "i", tmp_path / "m")
+    assert len(pairs) == is_pair
+
+
+def test_a_suffix_that_was_typed_may_be_a_number(tmp_path: Path) -> None:
+    touch(tmp_path, "a.png", "a2.png", "b.png", "b2.png")
+    pairs, _ = matched(tmp_path, tmp_path, "2")
+    assert [pair.mask.name for pair in pairs] == ["a2.png", "b2.png"]
 
 
 def test_names_are_not_guessed_if_an_image_would_have_no_mask(tmp_path: Path) -> None:

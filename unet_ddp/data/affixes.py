@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import product
 from os.path import commonprefix
 from pathlib import Path
@@ -16,15 +17,19 @@ from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
 
-_COMPARED = 3  # pairs of files that are read to tell masks from images
-_TRIED = 50  # images whose masks are looked for in each way
+_COMPARED = 5  # pairs of files that are read to tell masks from images
+_MASKS = {
+    "mask", "label", "gt", "seg", "segmentation", "annotation", "truth", "groundtruth", "manual", "target",
+}  # fmt: skip
+_IMAGES = {"image", "img", "photo", "rgb", "input", "raw", ".jpg", ".jpeg"}
 _FIRST = re.compile(r"((?:.*/)?)([^\W\d_]*)[ _.-]*([^/]+)")
 _LAST = re.compile(r"(.*[^ _.-/])[ _.-]+([^\W\d_][^\W_]*)")
-_WORDS = re.compile(r"[^\W\d_]+|\d+|.")
 
 Files = dict[str, list[str]]  # by the key of their relative path without suffix
 _Kinds = dict[str, dict[str, list[str]]]  # files by kind and name
 _Affix = tuple[str, str]  # what names begin and end with
+# Of a name and a file: what an image and its mask share, and the kind.
+_Split = Callable[[str, str], tuple[str, str]]
 
 
 # -- in one folder -------------------------------------------------------------------------
@@ -36,49 +41,55 @@ def divide(folder: Path, files: Files, suffix: str | None) -> tuple[Files, str, 
     Raises:
         UserError: nothing tells them apart.
     """
-    taken = None if suffix else take_masks(folder, files)
-    if taken is not None:
-        masks, kind = taken
-        return masks, "", [f"{folder}: the {kind} files are the masks: they have fewer values"]
-    suffix = suffix or detect_suffix(files, files, may_be_empty=False)
-    if not suffix or suffix.isdigit():  # 10 is not the mask of 1
+    added = suffix or detect_suffix(files, files, may_be_empty=False)
+    fits = bool(suffix) or (not added.isdigit() and _fits_all(files, added))
+    for split in (_by_type,) if fits else (_by_type, _by_first_word, _by_last_word):
+        taken = None if suffix else _take_masks(folder, files, split)
+        if taken is not None:
+            masks, kind = taken
+            return masks, "", [f"{folder}: the {kind} files are the masks"]
+    if not suffix and (not added or added.isdigit()):  # 10 is not the mask of 1
         raise UserError(
             f"{folder}: is the folder of the images and of the masks, and no names are those of an image and its "
             "mask, as x.jpg and x_mask.png; rename the masks, pair them in a --list, or make masks of annotations with "
             "python -m unet_ddp import"
         )
-    masks = {name: found for name, found in files.items() if name.endswith(suffix)}
+    masks = {name: found for name, found in files.items() if name.endswith(added)}
     for name in masks:
         del files[name]
-    return masks, suffix, []
+    return masks, added, []
 
 
-def take_masks(folder: Path, files: Files) -> tuple[Files, str] | None:
+def _fits_all(files: Files, suffix: str) -> bool:
+    """Return whether every file that is no mask by a suffix has one."""
+    return bool(suffix) and all(name.endswith(suffix) or name + suffix in files for name in files)
+
+
+def _take_masks(folder: Path, files: Files, split: _Split) -> tuple[Files, str] | None:
     """Return the masks in a folder by their images' names and what their kind is, and leave its images in `files`.
 
-    Most images must have one mask, which differs from its image in the file's type (x.jpg and x.png), in the
-    first word (image_1 and mask_1) or in the last (x_rgb and x_label). Masks are the files with fewer values.
-    None of another folder.
+    Most images must have one mask, of another kind: the file's type (x.jpg and x.png), the first word
+    (image_1 and mask_1) or the last (x_rgb and x_label). A word says which are the masks, else the files
+    with fewer values. None of another folder.
 
     Raises:
-        UserError: both have about as many values.
+        UserError: neither says so.
     """
-    for split in _by_type, _by_first_word, _by_last_word:
-        found: dict[str, _Kinds] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-        for name, file in ((name, file) for name, some in files.items() for file in some):
-            key, kind = split(name, file)
-            found[key][kind][name].append(file)
-        both = Counter(tuple(sorted(kinds)) for kinds in found.values())
-        (most, count), *_ = both.most_common(1)
-        if len(most) == 2 and all(most) and 2 * count > len(found):
-            some = [found[key] for key in sorted(found) if tuple(sorted(found[key])) == most]
-            kind = _choose_kind(folder, some[:_COMPARED])
-            return _take(files, found.values(), kind), kind
-    return None
+    found: dict[str, _Kinds] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for name, file in ((name, file) for name, some in files.items() for file in some):
+        key, kind = split(name, file)
+        found[key][kind][name].append(file)
+    both = Counter(tuple(sorted(kinds)) for kinds in found.values())
+    (most, count), *_ = both.most_common(1)
+    if len(most) != 2 or not all(most) or 2 * count <= len(found):
+        return None
+    some = [found[key] for key in sorted(found) if tuple(sorted(found[key])) == most]
+    kind = _choose_by_word(most) or _choose_by_values(folder, some)
+    return _take(files, found.values(), kind), kind
 
 
 def _by_type(name: str, file: str) -> tuple[str, str]:
-    return name, as_path(file).suffix.lower()
+    return without_compound(name), as_path(file).suffix.lower()
 
 
 def _by_first_word(name: str, file: str) -> tuple[str, str]:
@@ -91,28 +102,41 @@ def _by_last_word(name: str, file: str) -> tuple[str, str]:
     return (parts[1], parts[2]) if parts else (name, "")
 
 
-def _choose_kind(folder: Path, some: Sequence[_Kinds]) -> str:
-    """Return the kind of the masks, from a few names with two kinds."""
-    first = [
-        {kind: next(iter(named.values()))[0] for kind, named in kinds.items()} for kinds in some
-    ]
-    values = {kind: sum(_count_values(files[kind]) for files in first) for kind in first[0]}
-    fewer, more = sorted(values, key=values.__getitem__)
-    if 2 * values[fewer] > values[more]:
-        one, other = sorted(map(str, first[0].values()))
+def _choose_by_word(kinds: Sequence[str]) -> str | None:
+    """Return the kind of the masks if its word says so, or that of the images does."""
+    words = {kind.lower().rstrip("0123456789s"): kind for kind in kinds}
+    masks, images = words.keys() & _MASKS, words.keys() & _IMAGES
+    if len(masks) == 1:
+        return words[masks.pop()]
+    return next(words[word] for word in words if word not in images) if len(images) == 1 else None
+
+
+def _choose_by_values(folder: Path, some: Sequence[_Kinds]) -> str:
+    """Return the kind whose files have fewer values, at most half as many in nearly all of some pairs."""
+    chosen = some[:: -(-len(some) // _COMPARED)]
+    fewer = Counter[str]()
+    for kinds in chosen:
+        files = {kind: next(iter(named.values()))[0] for kind, named in kinds.items()}
+        values = {kind: _count_values(file) for kind, file in files.items()}
+        least = min(values, key=values.__getitem__)
+        if 2 * values[least] <= max(values.values()) and values[least] < math.inf:
+            fewer[least] += 1
+    (kind, votes), *_ = [*fewer.most_common(1), ("", 0)]
+    if votes <= 2 * (fewer.total() - votes):
+        one, other = sorted(map(str, files.values()))
         raise UserError(
             f"{folder}: which are the masks is not clear, e.g. of {one} and {other}; move them into a folder of "
             "their own, for --masks"
         )
-    return fewer
+    return kind
 
 
 def _count_values(file: str) -> float:
-    """Return how many values a mask has; infinity of what can't be read as one."""
+    """Return how many values a mask has; infinitely many of what can't be read as one."""
     try:
         return len(np.unique(read_mask(as_path(file))))
     except UserError:
-        return float("inf")
+        return math.inf
 
 
 def _take(files: Files, found: Iterable[_Kinds], kind: str) -> Files:
@@ -163,45 +187,45 @@ def rename_masks(images: Iterable[str], masks: Files, suffix: str | None) -> Fil
     """Return the masks by their images' names, where both differ by what all names of a side begin or end with.
 
     image_1 goes with mask_1, 21_training with 21_manual1, and x_leftImg8bit with x_gtFine_labelIds if that is
-    the `suffix`. None if not every image has a mask so.
+    the `suffix`. None if not every image has a mask so, or if what differs has other numbers.
     """
     images = sorted(images)
     named = sorted(name for name in masks if name.endswith(suffix or ""))
-    ways = [("", suffix)] if suffix else [*_list_affixes(named)]
-    best: tuple[int, _Affix, _Affix] | None = None
-    for way in ways:
-        keys = {_strip(name, way) for name in named} - {""}
-        for other in _list_affixes(images):
-            length = sum(map(len, (*way, *other)))
-            is_found = all(_strip(name, other) in keys for name in images[:_TRIED])
-            if is_found and (best is None or length < best[0]):
-                best = length, other, way
-    if best is None:
-        return None
-    by_key = {_strip(name, best[1]): name for name in images}
+    if len(images) == len(named) == 1:  # their numbers are all that can tell
+        is_pair = _numbers(images[0]) == _numbers(named[0]) != []
+        return {images[0]: masks[named[0]]} if is_pair else None
+    # Some masks may have no image: what they share of a number or name, the images do, too.
+    start, end = ("", suffix) if suffix else _shared_by(named)
+    by_key = {_strip(name, len(start), len(end)): name for name in named}
     by_key.pop("", None)
-    renamed = {by_key.get(_strip(name, best[2]), name): masks[name] for name in named}
-    return renamed if renamed.keys() >= {*images} else None
+    first, last = _shared_by(images, cut=False)
+    for ahead, after in product(range(len(first) + 1), range(len(last) + 1)):
+        if all(_strip(name, ahead, after) in by_key for name in images):
+            others = _numbers(first[:ahead] + last[len(last) - after :])
+            if others and _numbers(start + end) not in ([], others):
+                return None
+            found = {by_key.pop(_strip(name, ahead, after)): name for name in images}
+            return {found.get(name, name): masks[name] for name in named}
+    return None
 
 
-def _list_affixes(names: Sequence[str]) -> Iterator[_Affix]:
-    """Yield what all names of files begin and end with, in whole words, the shortest first."""
+def _shared_by(names: Sequence[str], *, cut: bool = True) -> _Affix:
+    """Return what all names of files begin and end with; of one name, what may be so; without half a number if `cut`."""
     bases = [name.rpartition("/")[2] for name in names]
-    start = _WORDS.findall(commonprefix(bases))  # noqa: RUF071
-    end = _WORDS.findall(commonprefix([base[::-1] for base in bases]))  # noqa: RUF071
-    while start and start[-1].isdigit():  # a number goes on in the rest
-        del start[-1]
-    while end and end[-1].isdigit():
-        del end[-1]
-    starts = ["".join(start[:count]) for count in range(len(start) + 1)]
-    ends = ["".join(end[:count])[::-1] for count in range(len(end) + 1)]
-    yield from product(starts, ends) if len(bases) > 1 else [("", "")]
+    start = commonprefix(bases)  # noqa: RUF071
+    end = commonprefix([base[::-1] for base in bases])[::-1]  # noqa: RUF071
+    if cut:
+        start, end = start.rstrip("0123456789"), end.lstrip("0123456789")
+    return start, end
 
 
-def _strip(name: str, affix: _Affix) -> str:
-    """Return a name without what it begins and ends with; nothing of one that is no longer."""
+def _numbers(text: str) -> list[str]:
+    return re.findall(r"\d+", text)
+
+
+def _strip(name: str, ahead: int, after: int) -> str:
+    """Return a name without so many letters at its beginning and end; nothing of one that is no longer."""
     folder, slash, base = name.rpartition("/")
-    start, end = affix
-    if len(base) <= len(start) + len(end):
+    if len(base) <= ahead + after:
         return ""
-    return folder + slash + base[len(start) : len(base) - len(end)]
+    return folder + slash + base[ahead : len(base) - after]

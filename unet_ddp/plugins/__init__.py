@@ -56,8 +56,8 @@ def find(point: str, name: str) -> Any: ...
 def find(point: str, name: str) -> Any:
     """Return the part `name` of a point: built in, of an installed package, or at `module:attribute`.
 
-    A package names it by an entry point of the group `unet_ddp.<point>`; then no module of the working folder is
-    imported. A `module` may be there.
+    A package names it by an entry point of the group `unet_ddp.<point>`; then the working folder is not searched
+    for it. A `module` may be there.
 
     Raises:
         UserError: it can't be imported, or there is none of that name.

@@ -21,6 +21,7 @@ from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 
 GREYS = [0, 20, 40, 60, 80, 255]
+UNEVEN = [0, 1, 2, 5, 255]
 COLOURS = [red << 16 | green << 8 | blue for red, green, blue in map(voc_colour, range(9))]
 """Black and PASCAL VOC's first ones: mixtures of two may be near a third."""
 
@@ -60,11 +61,12 @@ def values_of(
         found, pixels = np.unique(read_mask(file), return_counts=True)
         counts.update(dict(zip(found.tolist(), pixels.tolist(), strict=True)))
         written.append((ids, file))
-    return MaskValues(counts, dict.fromkeys(counts, "m.png"), rgb=exact.rgb), written
+    lossy = "m.png" if soften is as_jpeg else None
+    return MaskValues(counts, dict.fromkeys(counts, "m.png"), rgb=exact.rgb, lossy=lossy), written
 
 
 @pytest.mark.parametrize("soften", [as_jpeg, enlarged])
-@pytest.mark.parametrize("values", [GREYS, COLOURS], ids=["greys", "colours"])
+@pytest.mark.parametrize("values", [GREYS, UNEVEN, COLOURS], ids=["greys", "uneven", "colours"])
 def test_the_classes_of_soft_masks_are_found(
     tmp_path: Path, soften: Callable[[Image.Image], Image.Image], values: list[int]
 ) -> None:
@@ -76,7 +78,7 @@ def test_the_classes_of_soft_masks_are_found(
     distance = np.abs(wanted[:, None] - found).max(axis=2)
     order = distance.argmin(axis=1).astype(np.uint8)  # the id that each class has got
     assert sorted(order) == list(range(len(values)))
-    assert distance.min(axis=1).max() <= 4  # JPEG may move a colour by so much
+    assert distance.min(axis=1).max() <= (4 if masks.lossy else 0)  # JPEG may move a colour
     assert "other values count as the nearest" in labels.describe()
     assert warn_soft_edges(masks, labels) == []
     for ids, file in written:
@@ -84,7 +86,8 @@ def test_the_classes_of_soft_masks_are_found(
         inside = ids == np.roll(ids, 3, 0)
         for shift, axis in ((-3, 0), (3, 1), (-3, 1)):
             inside &= ids == np.roll(ids, shift, axis)
-        assert wrong[inside].mean() < 0.01  # but near the edges, all pixels have their class
+        most = 0.03 if masks.lossy else 0.01  # JPEG changes a grey by more than ids differ
+        assert wrong[inside].mean() < most  # but near the edges, nearly all pixels have their class
 
 
 def test_a_value_counts_as_the_nearest_and_near_the_ignored_one_not() -> None:
@@ -106,9 +109,15 @@ def test_a_value_counts_as_the_nearest_and_near_the_ignored_one_not() -> None:
     assert Labels.from_dict(labels.to_dict()) == labels
 
 
+def test_exact_values_need_not_stand_out() -> None:
+    counts = {0: 10**6, 1: 10**5, 2: 3}
+    masks = MaskValues(counts, dict.fromkeys(counts, "m.png"))
+    assert choose_labels(masks, DataConfig(classes=3, round_masks=True)).values == (0, 1, 2)
+
+
 def test_noise_around_the_ignored_value_is_no_class() -> None:
     counts = {0: 900, 1: 300, 2: 200, 128: 80, 127: 20, 255: 90, 254: 10}
-    masks = MaskValues(counts, dict.fromkeys(counts, "m.png"))
+    masks = MaskValues(counts, dict.fromkeys(counts, "m.png"), lossy="m.jpg")
     config = DataConfig(classes=2, ignore_index=0, round_masks=True)
     assert choose_labels(masks, config).values == (128, 255)
 
@@ -132,6 +141,7 @@ def test_with_a_palette_its_values_are_the_classes(tmp_path: Path) -> None:
         (DataConfig(classes=3, round_masks=True, class_names=("a", "b")), "2 names for 3 classes"),
         (DataConfig(classes=2, round_masks=True), "--round-masks: no 2 of the 4 mask values stand out (0, 80, 160, 255)"),
         (DataConfig(classes=5, round_masks=True), "no 5 of the 4 mask values"),
+        (DataConfig(classes=4, round_masks=True, ignore_index=9), "--ignore-index 9: occurs in no mask"),
     ],
 )  # fmt: skip
 def test_what_can_not_be_rounded_is_a_line(config: DataConfig, said: str) -> None:

@@ -28,7 +28,8 @@ def palette(folder: Path, *lines: str) -> str:
         (("sky,#0000fF", "car,#00ff00"), {"sky": 0x0000FF, "car": 0x00FF00}, True),
         (("2nd class,300", "car,0"), {"2nd class": 300, "car": 0}, False),
         (("7,1", "car,0"), {"7": 1, "car": 0}, False),
-        (("Pixel Value, Class", "0, background", "1, car"), {"background": 0, "car": 1}, False),
+        (("Pixel Value, Class", "0, background", "1, 10"), {"background": 0, "10": 1}, False),
+        (("0, background", "1, car"), {"background": 0, "car": 1}, False),
         (
             ("# label:color_rgb:parts:actions", "background:0,0,0::", "old car:250,50,83::"),
             {"background": 0, "old car": 0xFA3253},

@@ -18,6 +18,7 @@ _MISSED = 0.03  # of the pixels: far from all classes, a value of edges or noise
 _STANDS_OUT = (
     1.2  # times as many pixels as the next value: of soft edges, values are about equally common
 )
+_EDGES = 3  # times as many pixels as the rarest class: no value of soft edges has more
 _NOISE = 1e-4  # of the pixels: a class has more
 _APART = (
     0.5,
@@ -25,6 +26,9 @@ _APART = (
     1,
     2,
     4,
+    16,
+    64,
+    256,
 )  # classes may differ by what equal steps between them would be, divided by these
 _AROUND = 0, 2, 4  # of 255: JPEG spreads a class so far
 _MOST = 4096  # values that are compared with each other
@@ -52,10 +56,14 @@ def round_labels(masks: MaskValues, config: DataConfig) -> Labels:
         raise UserError(
             f"--class-names: {len(names)} names for {config.classes} classes; give one for each, all different"
         )
-    labels = Labels((), masks.rgb, config.ignore_index, masks.palette, rounded=True)
-    chosen = find_centres(masks.counts, labels, config.classes)
-    if chosen is None:
-        counts = masks.counts
+    counts, ignore = masks.counts, config.ignore_index
+    if ignore is not None and ignore not in counts:
+        raise UserError(f"--ignore-index {masks.show([ignore])}: occurs in no mask")
+    labels = Labels((), masks.rgb, ignore, masks.palette, rounded=True)
+    chosen = [value for value in counts if value != ignore]
+    if len(chosen) != config.classes:
+        chosen = find_centres(counts, labels, config.classes, is_lossy=masks.lossy is not None)
+    if not chosen:
         shown = masks.show(sorted(counts, key=counts.__getitem__, reverse=True))
         raise UserError(
             f"--round-masks: no {config.classes} of the {len(counts)} mask values stand out ({shown}); name the "
@@ -64,34 +72,38 @@ def round_labels(masks: MaskValues, config: DataConfig) -> Labels:
     return replace(labels, values=tuple(sorted(chosen)), names=tuple(names) if names else None)
 
 
-def find_centres(counts: Mapping[int, int], labels: Labels, number: int) -> list[int] | None:
+def find_centres(
+    counts: Mapping[int, int], labels: Labels, number: int, *, is_lossy: bool
+) -> list[int]:
     """Return the `number` values around which the others gather, or around the ignored one.
 
-    `counts` are the pixels of each value. None if not so many values stand out.
+    `counts` are the pixels of each value. Lossy compression spreads a class over values close by, soft edges over
+    all between two classes. Nothing is returned if not so many values stand out.
     """
-    values = np.array(sorted(counts, key=counts.__getitem__, reverse=True), np.int32)
+    values = np.array(sorted(counts, key=lambda value: (-counts[value], value)), np.int32)
     pixels = np.array([counts[value] for value in values.tolist()], np.float64)
     points = labels.to_points(values)
     ignored = labels.to_points(np.array([labels.ignore or 0])[: labels.ignore is not None])
     noise = _NOISE * pixels.sum()
     step = np.ptp(points, axis=0).max(initial=0) / number
-    best, most = None, _STANDS_OUT
-    for around in _AROUND:
+    best, most = list[int](), _STANDS_OUT
+    for around in _AROUND if is_lossy else _AROUND[:1]:
         nearby = _sum_around(points[:_MOST], pixels[:_MOST], around)
         for least in (step / parts for parts in _APART if step / parts > around):
             found = _pick(points[:_MOST], nearby, number + 1, least, ignored)
-            sizes = [*nearby[found], noise, noise]
-            ratio = sizes[number - 1] / max(sizes[number], noise) if len(found) >= number else 0
-            if ratio > most:
-                best, most = (found[:number], around), ratio
-    if best is None:
-        return None
-    chosen = [_centre(points, pixels, one, best[1]) for one in best[0]]
-    far = np.min([_distance(points, one) for one in (*points[chosen], *ignored)], axis=0)
-    missed = np.where(far > step / _APART[-1], pixels, 0)
-    if _sum_around(points[:_MOST], missed[:_MOST], _AROUND[-1]).max() > _MISSED * pixels.sum():
-        return None
-    return [int(value) for value in values[chosen]]
+            sizes = [*nearby[found], noise]
+            chosen = [_centre(points, pixels, one, around) for one in found[:number]]
+            far = np.min([_distance(points, one) for one in (*points[chosen], *ignored)], axis=0)
+            missed = np.where(far > (step / 4 if is_lossy else 0), pixels, 0)
+            rarest = pixels.sum() if is_lossy else pixels[chosen].min()
+            is_clear = missed.max() <= min(_MISSED * pixels.sum(), _EDGES * rarest)
+            if (
+                is_clear
+                and len({*chosen}) == number
+                and sizes[number - 1] > most * max(sizes[number], noise)
+            ):
+                best, most = chosen, sizes[number - 1] / max(sizes[number], noise)
+    return [int(value) for value in values[best]]
 
 
 def _sum_around(points: _Points, pixels: _Counts, around: float) -> _Counts:

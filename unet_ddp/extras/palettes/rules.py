@@ -21,9 +21,11 @@ def read_palette(path: Path) -> tuple[dict[str, int], bool]:
     labelmap.txt and Roboflow's _classes.csv are read, too.
     """
     values: dict[str, int] = {}
-    kinds = set()
+    kinds, is_turned = set(), False  # Roboflow's header says that values come first
     for number, (line, row) in enumerate(read_rows(path, "--palette")):
-        name, *cells = _order_cells([cell.strip() for cell in row])
+        row = [cell.strip() for cell in row]
+        is_turned = is_turned or [cell.lower() for cell in row] == ["pixel value", "class"]
+        name, *cells = row[::-1] if is_turned and len(row) == 2 else _order_cells(row)
         if number == 0 and not any(re.search(r"[\d#]", cell) for cell in cells):
             continue  # a header
         value, is_colour = _parse_value(cells)
