@@ -191,9 +191,10 @@ def rename_masks(images: Iterable[str], masks: Files, suffix: str | None) -> Fil
     """
     images = sorted(images)
     named = sorted(name for name in masks if name.endswith(suffix or ""))
-    if len(images) == len(named) == 1:  # their numbers are all that can tell
-        is_pair = _numbers(images[0]) == _numbers(named[0]) != []
-        return {images[0]: masks[named[0]]} if is_pair else None
+    if len(images) == 1:  # numbers are all that can tell
+        same = [name for name in named if _numbers(name) == _numbers(images[0]) != []]
+        rest = {name: masks[name] for name in named if name not in same}
+        return {images[0]: masks[same[0]], **rest} if len(same) == 1 else None
     # Some masks may have no image: what they share of a number or name, the images do, too.
     start, end = ("", suffix) if suffix else _shared_by(named)
     by_key = {_strip(name, len(start), len(end)): name for name in named}
@@ -224,8 +225,12 @@ def _numbers(text: str) -> list[str]:
 
 
 def _strip(name: str, ahead: int, after: int) -> str:
-    """Return a name without so many letters at its beginning and end; nothing of one that is no longer."""
+    """Return a name without so many letters at its beginning and end; nothing if it is no longer, or cut in a number."""
     folder, slash, base = name.rpartition("/")
-    if len(base) <= ahead + after:
+    end = len(base) - after
+    if end <= ahead:
         return ""
-    return folder + slash + base[ahead : len(base) - after]
+    for place in (ahead, end):
+        if base[max(place - 1, 0) : place].isdigit() and base[place : place + 1].isdigit():
+            return ""
+    return folder + slash + base[ahead:end]
