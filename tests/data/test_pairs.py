@@ -152,6 +152,14 @@ def test_a_word_says_more_than_values(tmp_path: Path) -> None:
     assert all(pair.image.name.startswith("image") for pair in pairs) and len(pairs) == 5
 
 
+def test_two_kinds_of_masks_are_no_image_and_its_mask(tmp_path: Path) -> None:
+    draw_both(tmp_path, "mask1_{}.png", "mask2_{}.png", count=4)
+    for file in tmp_path.glob("mask1_*"):
+        file.write_bytes((tmp_path / file.name.replace("mask1", "mask2")).read_bytes())
+    with pytest.raises(UserError, match="no names are those of an image and its mask"):
+        find_pairs(tmp_path, tmp_path)
+
+
 def test_blank_and_damaged_files_do_not_turn_images_and_masks(tmp_path: Path) -> None:
     draw_both(tmp_path, "{}.tif", "{}.png")
     for number in (1, 10, 2):  # the first by name

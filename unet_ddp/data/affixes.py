@@ -106,9 +106,11 @@ def _choose_by_word(kinds: Sequence[str]) -> str | None:
     """Return the kind of the masks if its word says so, or that of the images does."""
     words = {kind.lower().rstrip("0123456789s"): kind for kind in kinds}
     masks, images = words.keys() & _MASKS, words.keys() & _IMAGES
-    if len(masks) == 1:
+    if len(words) == 2 and len(masks) == 1:
         return words[masks.pop()]
-    return next(words[word] for word in words if word not in images) if len(images) == 1 else None
+    if len(words) == 2 and len(images) == 1:
+        return next(kind for word, kind in words.items() if word not in images)
+    return None
 
 
 def _choose_by_values(folder: Path, some: Sequence[_Kinds]) -> str:
