@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -279,6 +279,7 @@ def test_classes_that_change_while_a_run_reads_them_are_an_error(
     overlap=st.booleans(),
     ignore=st.none() | st.integers(-5, 300),
 )
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
 def test_a_path_says_all_of_a_mask(
     labels: str,
     image: str,
