@@ -48,7 +48,7 @@ def requirements() -> list[Requirement]:
 
 OTHERS = """lr help help_all no_amp check nproc_per_node max_restarts nnodes node_rank master_addr master_port
 rdzv_id rdzv_backend rdzv_endpoint rdzv_conf local_addr signals_to_handle shm_size storage turns packed
-sample count side carvana camvid minutes seeds program data names weights no_test only results seconds kills ranks steps cycles case
+sample most all_tests count side carvana camvid minutes seeds program data names weights no_test only results seconds kills ranks steps cycles case
 save_tif numa_binding batch power index_url
 retry retry_delay retry_connrefused data_binary
 target read_only tmpfs

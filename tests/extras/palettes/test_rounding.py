@@ -107,6 +107,8 @@ def test_a_value_counts_as_the_nearest_and_near_the_ignored_one_not() -> None:
     with pytest.raises(UserError, match="unknown mask value 7"):  # a prediction has no soft edges
         labels.from_file(values + 7, Path("m.png"))
     assert Labels.from_dict(labels.to_dict()) == labels
+    words = "classes: 3, mask values 0, 100, 200; other values count as the nearest; 255 is ignored"
+    assert labels.describe() == words
 
 
 def test_exact_values_need_not_stand_out() -> None:
