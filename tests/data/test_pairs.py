@@ -142,14 +142,15 @@ def test_a_suffix_that_fits_all_images_comes_before_their_first_words(
     assert all(pair.mask.name == f"{pair.image.stem}_mask.png" for pair in pairs)
 
 
-def test_a_word_says_more_than_values(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("image", "mask"), [("image", "mask"), ("photo", "x"), ("x", "labels")])
+def test_a_word_says_more_than_values(tmp_path: Path, image: str, mask: str) -> None:
     """Images of one bit, or masks with numbers of objects: masks have more values."""
     for number in range(5):
-        Image.new("1", (24, 24)).save(tmp_path / f"image_{number}.png")
+        Image.new("1", (24, 24)).save(tmp_path / f"{image}_{number}.png")
         numbers = np.arange(24 * 24, dtype=np.uint16).reshape(24, 24)
-        Image.fromarray(numbers).save(tmp_path / f"mask_{number}.png")
+        Image.fromarray(numbers).save(tmp_path / f"{mask}_{number}.png")
     pairs, _ = matched(tmp_path, tmp_path)
-    assert all(pair.image.name.startswith("image") for pair in pairs) and len(pairs) == 5
+    assert all(pair.image.name.startswith(image) for pair in pairs) and len(pairs) == 5
 
 
 def test_two_kinds_of_masks_are_no_image_and_its_mask(tmp_path: Path) -> None:

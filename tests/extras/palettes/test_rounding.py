@@ -117,6 +117,14 @@ def test_exact_values_need_not_stand_out() -> None:
     assert choose_labels(masks, DataConfig(classes=3, round_masks=True)).values == (0, 1, 2)
 
 
+@pytest.mark.parametrize("lossy", [None, "m.jpg"])
+def test_a_class_that_was_not_counted_is_not_lost(lossy: str | None) -> None:
+    counts = {0: 900, 1: 40, 128: 200, 127: 30, 255: 400}
+    masks = MaskValues(counts, dict.fromkeys(counts, "m.png"), lossy=lossy)
+    with pytest.raises(UserError, match="no 2 of the 5 mask values stand out"):
+        choose_labels(masks, DataConfig(classes=2, round_masks=True))
+
+
 def test_noise_around_the_ignored_value_is_no_class() -> None:
     counts = {0: 900, 1: 300, 2: 200, 128: 80, 127: 20, 255: 90, 254: 10}
     masks = MaskValues(counts, dict.fromkeys(counts, "m.png"), lossy="m.jpg")
