@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -64,7 +64,11 @@ def choose_labels(masks: MaskValues, config: DataConfig) -> Labels:
         if not labels.is_binary:
             raise UserError(f"--invert: for two classes, and there are {labels.num_classes}")
         labels = replace(labels, values=labels.values[::-1])
-    names = config.class_names
+    return name_labels(labels, masks, config.class_names)
+
+
+def name_labels(labels: Labels, masks: MaskValues, names: Sequence[str] | None) -> Labels:
+    """Return classes with these names, or without; there must be one for each, all different."""
     if names is None:
         return labels
     if len(names) != labels.num_classes or len(set(names)) != len(names):
@@ -172,7 +176,7 @@ def refuse_soft(masks: MaskValues) -> None:
         advice = f"{_ROUND}, or --mask-threshold 127 for two, dark and bright"
         if not masks.lossy:
             objects = f"or {instances_flag()} if each colour is an object"
-            advice = f"{advice}, {objects}"
+            advice = f"{advice}, or name the classes' colours with --palette, {objects}"
         raise UserError(
             f"{found}: {len(values)} different colours, probably from {cause}; {advice}, or save masks as PNG "
             "with one colour per class"

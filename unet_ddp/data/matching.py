@@ -110,7 +110,7 @@ def match_folders(
     """Return every image in a folder with the mask of its name in another.
 
     Sub-folders are searched; hidden files and files of other types are skipped. Both may be the same folder,
-    see `take_masks`. `merge` may replace the masks that `list_masks` found.
+    see `divide`. `merge` may replace the masks that `list_masks` found.
     """
     images, masks, suffix = paths.images, paths.masks, paths.suffix
     assert images is not None and masks is not None  # `Folders` claims these

@@ -224,9 +224,7 @@ def _check_distinct(written: Iterable[tuple[str, Path]]) -> None:
         if key in owners:
             advice = "predict them separately and use --output"
             one, other = Path(owners[key]), Path(owner)
-            if (
-                one.parent == other.parent and one.suffix != other.suffix
-            ):  # as images and their masks
+            if one.parent == other.parent and one.suffix != other.suffix:  # an image and its mask
                 advice = f"predict one type alone, as {one.parent}/*{one.suffix}"
             if owner.startswith("--"):
                 advice = "name another file"

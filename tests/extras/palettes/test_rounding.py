@@ -148,7 +148,7 @@ def test_with_a_palette_its_values_are_the_classes(tmp_path: Path) -> None:
     ("config", "said"),
     [
         (DataConfig(round_masks=True), "--round-masks: needs --classes N, or a --palette"),
-        (DataConfig(classes=3, round_masks=True, class_names=("a", "b")), "2 names for 3 classes"),
+        (DataConfig(classes=4, round_masks=True, class_names=("a", "b")), "2 names for 4 classes"),
         (DataConfig(classes=2, round_masks=True), "--round-masks: no 2 of the 4 mask values stand out (0, 80, 160, 255)"),
         (DataConfig(classes=5, round_masks=True), "no 5 of the 4 mask values"),
         (DataConfig(classes=4, round_masks=True, ignore_index=9), "--ignore-index 9: occurs in no mask"),

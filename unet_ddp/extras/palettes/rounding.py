@@ -9,27 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.config import DataConfig
-from unet_ddp.data.label_rules import MaskValues
+from unet_ddp.data.label_rules import MaskValues, name_labels
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.extras.palettes.rules import match_palette
 
 _MISSED = 0.03  # of the pixels: far from all classes, a value of edges or noise has no more
-_STANDS_OUT = (
-    1.2  # times as many pixels as the next value: of soft edges, values are about equally common
-)
+_STANDS_OUT = 1.2  # times as many pixels as the next value, of soft edges, has a class
 _EDGES = 3  # times as many pixels as the rarest class: no value of soft edges has more
 _NOISE = 1e-4  # of the pixels: a class has more
-_APART = (
-    0.5,
-    0.7,
-    1,
-    2,
-    4,
-    16,
-    64,
-    256,
-)  # classes may differ by what equal steps between them would be, divided by these
+# Classes may differ by what equal steps between them would be, divided by these.
+_APART = 0.5, 0.7, 1, 2, 4, 16, 64, 256
 _AROUND = 0, 2, 4  # of 255: JPEG spreads a class so far
 _MOST = 4096  # values that are compared with each other
 
@@ -51,11 +41,6 @@ def round_labels(masks: MaskValues, config: DataConfig) -> Labels:
         raise UserError(
             "--round-masks: needs --classes N, or a --palette with the value of each class"
         )
-    names = config.class_names
-    if names is not None and not len(names) == len({*names}) == config.classes:
-        raise UserError(
-            f"--class-names: {len(names)} names for {config.classes} classes; give one for each, all different"
-        )
     counts, ignore = masks.counts, config.ignore_index
     if ignore is not None and ignore not in counts:
         raise UserError(f"--ignore-index {masks.show([ignore])}: occurs in no mask")
@@ -69,7 +54,8 @@ def round_labels(masks: MaskValues, config: DataConfig) -> Labels:
             f"--round-masks: no {config.classes} of the {len(counts)} mask values stand out ({shown}); name the "
             "value of each class in a --palette"
         )
-    return replace(labels, values=tuple(sorted(chosen)), names=tuple(names) if names else None)
+    labels = replace(labels, values=tuple(sorted(chosen)))
+    return name_labels(labels, masks, config.class_names)
 
 
 def find_centres(
