@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +32,27 @@ def test_overview(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"unet_ddp {unet_ddp.__version__}\n"
+
+
+def test_torch_s_threads_leave_their_core_to_other_programs() -> None:
+    """libgomp reads its variables when it is loaded, with torch."""
+    code = (
+        "import os, sys; from unet_ddp.__main__ import run; early = 'torch' not in sys.modules; "
+        "run('unknown'); print(early, os.environ['GOMP_SPINCOUNT'])"
+    )
+    found = []
+    for chosen in (None, "7"):
+        environment = {k: v for k, v in os.environ.items() if k != "GOMP_SPINCOUNT"}
+        environment |= {} if chosen is None else {"GOMP_SPINCOUNT": chosen}
+        ran = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.append(ran.stdout.splitlines()[-1])
+    assert found == ["True 4000", "True 7"]
 
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,6 +149,40 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
+    ("quota", "threads", "variable", "expected"),
+    [
+        ("200000 100000", 64, None, 2),
+        ("200000 100000", 64, "16", None),  # the user's own choice
+        ("800000 100000", 4, None, None),  # fewer are no harm
+        ("max 100000", 3, None, None),
+    ],
+)
+def test_torch_has_no_more_threads_than_a_container_has_cores(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    quota: str,
+    threads: int,
+    variable: str | None,
+    expected: int | None,
+) -> None:
+    for name in ("CPUS", "CGROUP", "OWN_CGROUPS"):
+        monkeypatch.setattr(device_module, name, tmp_path / name)
+    (tmp_path / "CGROUP").mkdir()
+    (tmp_path / "CGROUP" / "cpu.max").write_text(f"{quota}\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("OMP_NUM_THREADS", variable or "1")
+    if variable is None:
+        monkeypatch.delenv("OMP_NUM_THREADS")
+    chosen = list[int]()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    for device in ("cpu", "auto"):
+        assert pick_device(device).type == "cpu"
+    assert chosen == ([] if expected is None else [expected] * 2)
+
+
+@pytest.mark.parametrize(
     ("limit", "used", "free", "total"),
     [
         (None, None, 800, 1000),

@@ -30,6 +30,8 @@ _OUT_OF_MEMORY = (
 def pick_device(device: str, local_rank: int = 0, local_size: int = 1) -> torch.device:
     """Return the device of one of `local_size` processes on this machine.
 
+    For a CPU, torch is left no more threads than this process has cores, unless OMP_NUM_THREADS is set.
+
     Args:
         device: auto, cpu or cuda.
         local_rank: the process's number on this machine.
@@ -40,11 +42,10 @@ def pick_device(device: str, local_rank: int = 0, local_size: int = 1) -> torch.
     """
     if device not in DEVICES:
         raise UserError(f"device {device}: must be one of {', '.join(DEVICES)}")
-    if device == "cpu":
+    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+        limit_threads()
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        if device == "auto":
-            return torch.device("cpu")
         raise UserError("--device cuda: torch sees no GPU on this machine; use --device cpu")
     count = torch.cuda.device_count()
     is_torchrun = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # its processes see all the same
@@ -114,6 +115,15 @@ def usable_cores(*, logical: bool = False) -> int:
             quota, period = map(int, (folder / "cpu.max").read_text(encoding="ascii").split())
             most = min(most, -(-quota // period))
     return max(1, most)
+
+
+def limit_threads() -> None:
+    """Take threads from torch that have no core: it does not know a container's quota.
+
+    They would use up the quota by waiting for each other, and all would stand still for the rest of its period.
+    """
+    if "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() > usable_cores():
+        torch.set_num_threads(usable_cores())
 
 
 def _core_of(processor: int) -> str:

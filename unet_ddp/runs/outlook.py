@@ -10,6 +10,7 @@ import torch
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.distributed.world import World
+from unet_ddp.runs.core_wait import CoreWait
 from unet_ddp.runs.writers import describe_time
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import forward
@@ -20,7 +21,7 @@ _SMALLEST = 64  # pixels of a side
 
 
 class Outlook:
-    """Estimates the rest of a run by its first steps; silent on a GPU, and where --budget plans the time."""
+    """Estimates the rest of a run by its first steps, but not where --budget plans it; silent on a GPU."""
 
     def __init__(
         self,
@@ -31,11 +32,15 @@ class Outlook:
         log: Callable[[str], None],
     ) -> None:
         self._config, self._data, self._state, self._log = config, data, state, log
-        self._is_open = world.device.type == "cpu" and "budget" not in config.given
+        is_cpu = world.device.type == "cpu"
+        self._is_open = is_cpu and "budget" not in config.given
+        self._core_wait = CoreWait(log) if is_cpu else None
         self._first = 0.0
 
     def step(self, steps: int, now: float, *, wait: float) -> None:
         """Note that an epoch has done `steps` at this time, a share `wait` of which it waited for data."""
+        if self._core_wait is not None:
+            self._core_wait.step(now)
         if steps == 1:
             self._first = now
         schedule, timed = self._state.schedule, min(_TIMED, self._state.steps_per_epoch)
