@@ -142,6 +142,40 @@ def test_a_suffix_that_fits_all_images_comes_before_their_first_words(
     assert all(pair.mask.name == f"{pair.image.stem}_mask.png" for pair in pairs)
 
 
+@pytest.mark.parametrize(
+    ("images", "masks"),
+    [("images", "masks"), ("train/imgs", "train/Labels"), ("a/image/left", "a/gt2/left"), ("x", "x/masks")],
+)  # fmt: skip
+def test_folders_for_images_and_for_masks_may_be_given_as_one(
+    tmp_path: Path, images: str, masks: str
+) -> None:
+    (tmp_path / images).mkdir(parents=True)
+    (tmp_path / masks).mkdir(parents=True, exist_ok=True)
+    draw_both(tmp_path, f"{images}/{{}}.png", f"{masks}/{{}}.png", mode="L", count=12)
+    touch(tmp_path / "runs", "samples.png")
+    pairs, report = matched(tmp_path, tmp_path)
+    found = {str(p.image.relative_to(tmp_path)): str(p.mask.relative_to(tmp_path)) for p in pairs}
+    assert found == {f"{images}/{k}.png": f"{masks}/{k}.png" for k in range(1, 13)}
+    (problem,) = report.problems
+    assert problem.startswith(f"no mask for {tmp_path}/runs/samples.png: ")
+
+
+@pytest.mark.parametrize("name", ["masks", "truth/2026", "caf\u00e9", "cafe\u0301", "link"])
+def test_masks_below_the_images_are_no_images(tmp_path: Path, name: str) -> None:
+    images = tmp_path / "i"
+    images.mkdir()
+    if name == "link":
+        (tmp_path / "elsewhere").mkdir()
+        (images / name).symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (images / name).mkdir(parents=True, exist_ok=True)
+    draw_both(images, "{}.png", f"{name}/{{}}.png", mode="L")
+    pairs, report = matched(images, images / name)
+    assert [(pair.image.parent, pair.mask.parent) for pair in pairs] == [
+        (images, images / name)
+    ] * 10
+    assert not report.problems and not report.notes
+
+
 @pytest.mark.parametrize(("image", "mask"), [("image", "mask"), ("photo", "x"), ("x", "labels")])
 def test_a_word_says_more_than_values(tmp_path: Path, image: str, mask: str) -> None:
     """Images of one bit, or masks with numbers of objects: masks have more values."""

@@ -53,6 +53,19 @@ def test_folders_in_storage_have_the_pairs_of_folders_on_disk(
 
 
 @pytest.mark.usefixtures("memory_store")
+def test_one_folder_in_storage_may_have_images_and_masks(tmp_path: Path) -> None:
+    touch(tmp_path, "a.png", "b.png", "c.png", "masks/a.png", "masks/b.png", "masks/c.png")
+    url = put_folder(tmp_path, Url("s3://bucket/one"))
+    for masks in (url / "masks", url):
+        report = Report()
+        pairs = find_pairs(url, masks, report)
+        assert [(p.image, p.mask) for p in pairs] == [
+            (url / f"{name}.png", url / "masks" / f"{name}.png") for name in "abc"
+        ]
+        assert not report.problems
+
+
+@pytest.mark.usefixtures("memory_store")
 def test_a_list_may_name_addresses_and_be_one(tmp_path: Path) -> None:
     touch(tmp_path / "i", "a.png", "b.png")
     url = put_folder(tmp_path, Url("s3://bucket/listed"))

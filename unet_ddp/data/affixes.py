@@ -43,7 +43,7 @@ def divide(folder: Path, files: Files, suffix: str | None) -> tuple[Files, str, 
     """
     added = suffix or detect_suffix(files, files, may_be_empty=False)
     fits = bool(suffix) or (not added.isdigit() and _fits_all(files, added))
-    for split in (_by_type,) if fits else (_by_type, _by_first_word, _by_last_word):
+    for split in (_by_type,) if fits else (_by_type, _by_folder, _by_first_word, _by_last_word):
         taken = None if suffix else _take_masks(folder, files, split)
         if taken is not None:
             masks, kind = taken
@@ -68,9 +68,9 @@ def _fits_all(files: Files, suffix: str) -> bool:
 def _take_masks(folder: Path, files: Files, split: _Split) -> tuple[Files, str] | None:
     """Return the masks in a folder by their images' names and what their kind is, and leave its images in `files`.
 
-    Most images must have one mask, of another kind: the file's type (x.jpg and x.png), the first word
-    (image_1 and mask_1) or the last (x_rgb and x_label). A word says which are the masks, else the files
-    with fewer values. None of another folder.
+    Most images must have one mask, of another kind: the file's type (x.jpg and x.png), a folder's word
+    (images/x and masks/x), the first word (image_1 and mask_1) or the last (x_rgb and x_label). A word says
+    which are the masks, else the files with fewer values. None of another folder.
 
     Raises:
         UserError: neither says so.
@@ -92,6 +92,20 @@ def _by_type(name: str, file: str) -> tuple[str, str]:
     return without_compound(name), as_path(file).suffix.lower()
 
 
+def _by_folder(name: str, file: str) -> tuple[str, str]:
+    *folders, base = name.split("/")
+    place = max(
+        (k for k, folder in enumerate(folders) if _plain(folder) in _MASKS | _IMAGES), default=None
+    )
+    if place is None:
+        return name, "."
+    return "/".join([*folders[:place], *folders[place + 1 :], base]), folders[place]
+
+
+def _plain(word: str) -> str:
+    return word.lower().rstrip("0123456789s")
+
+
 def _by_first_word(name: str, file: str) -> tuple[str, str]:
     parts = _FIRST.fullmatch(name)
     return (parts[1] + parts[3], parts[2]) if parts else (name, "")
@@ -104,7 +118,7 @@ def _by_last_word(name: str, file: str) -> tuple[str, str]:
 
 def _choose_by_word(kinds: Sequence[str]) -> str | None:
     """Return the kind of the masks if its word says so, or that of the images does."""
-    words = {kind.lower().rstrip("0123456789s"): kind for kind in kinds}
+    words = {_plain(kind): kind for kind in kinds}
     masks, images = words.keys() & _MASKS, words.keys() & _IMAGES
     if len(words) == 2 and len(masks) == 1:
         return words[masks.pop()]

@@ -117,6 +117,7 @@ def match_folders(
     stamps: dict[str, Stamp] = {}
     found_images = files_by_name(images, stamps)
     found_masks = list_masks(masks, stamps)
+    found_images = _leave_out(masks, found_images, images)
     if not found_images:
         raise UserError(f"{images}: contains no images {_advise_on_others(images)}")
     if merge is not None:
@@ -135,6 +136,16 @@ def match_folders(
         report.notes.append(f"{count_of(len(found_masks), 'mask')} without image, e.g. {first}")
     report.warnings += _find_copies(pairs)
     return collect(pairs)
+
+
+def _leave_out(folder: Path, images: Files, parent: Path) -> Files:
+    """Return the images below `parent` that are not in `folder`, which may be below it: masks are no images."""
+    spelled = (folder.absolute(), parent.absolute()), (folder.resolve(), parent.resolve())
+    for inside, outside in spelled:  # it may be a link
+        if outside in inside.parents:
+            start = file_key(f"{inside.relative_to(outside).as_posix()}/")
+            return {name: files for name, files in images.items() if not name.startswith(start)}
+    return images
 
 
 def _find_copies(pairs: Sequence[Pair]) -> list[str]:
