@@ -236,7 +236,8 @@ def test_few_images_of_a_usual_kind_get_flags_that_train(
 ) -> None:
     make_set(tmp_path, 6, size=(64, 72))
     (note,) = of_kind(examine(tmp_path, capsys)[1], "few images")
-    flags = note.partition("takes ")[2].partition(";")[0].split()
+    assert note.endswith(", unless --model unet is given")
+    flags = note.partition("(")[2].partition(")")[0].split()
     config = parse_train([*data_flags(tmp_path), *flags], prog="train.py", kind=TrainConfig)
     assert config.network.encoder_weights == "imagenet" and find_packaged(
         full_name(config.network.encoder or "")
@@ -244,7 +245,10 @@ def test_few_images_of_a_usual_kind_get_flags_that_train(
 
     monkeypatch.setattr("unet_ddp.extras.transfer.choice.find_packaged", lambda encoder: None)
     (note,) = of_kind(examine(tmp_path, capsys)[1], "few images")
-    assert note.endswith(how_to_install("pretrained"))
+    assert (
+        f"; {how_to_install('pretrained')}, and train.py starts from them ({' '.join(flags)})"
+        in note
+    )
     monkeypatch.setattr(
         "unet_ddp.extras.transfer.choice.FEW_IMAGES", 5
     )  # as many as are trained on

