@@ -61,8 +61,8 @@ def test_a_busy_machine_is_said_once_with_the_threads_to_use(
         monkeypatch, threads=threads, wait=lambda now: before + share * (now - 100), until=200
     )
     assert said == [
-        f"warning: other programs use the cores of this run: its {threads} threads waited for a core for "
-        f"{seconds} of 10.0 s; end those programs, or stop this run and continue it on fewer threads: "
+        f"warning: other programs use the cores of this run: in 10.0 s its {threads} threads waited {seconds} s for a "
+        "core; end those programs, or stop this run and continue it on fewer threads: "
         f"OMP_NUM_THREADS={fewer}, and --resume"
     ]
 

@@ -52,7 +52,7 @@ class CoreWait:
         if waited > _MOST * seconds:
             fewer = max(1, threads - max(1, round(waited / seconds)))
             self._log(
-                f"warning: other programs use the cores of this run: its {threads} threads waited for a core for "
-                f"{waited:.1f} of {seconds:.1f} s; end those programs, or stop this run and continue it on fewer "
-                f"threads: OMP_NUM_THREADS={fewer}, and --resume"
+                f"warning: other programs use the cores of this run: in {seconds:.1f} s its {threads} threads waited "
+                f"{waited:.1f} s for a core; end those programs, or stop this run and continue it on fewer threads: "
+                f"OMP_NUM_THREADS={fewer}, and --resume"
             )
