@@ -433,6 +433,13 @@ def save_mask(name: str, values: np.ndarray) -> Path:
 
 
 BOMB = '<!DOCTYPE a [<!ENTITY x "yyyyyyyyyyyyyyyyyyyyyyyy">]>'
+
+
+def features(geometry: Any) -> Any:
+    """Return the GeoJSON of an object."""
+    return {"type": "FeatureCollection", "features": [{"type": "Feature", "geometry": geometry}]}
+
+
 BAD: dict[str, tuple[Callable[[], object], str]] = {
     "category": (lambda: coco({"category_id": 5, "segmentation": [SQUARE]}), "annotation 0: category_id 5 is not in categories"),
     "image id": (lambda: coco({"image_id": 5, "segmentation": [SQUARE]}), "annotation 0: image_id 5 is not in images"),
@@ -458,11 +465,14 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "a box of COCO": (lambda: coco({"bbox": [1, 1, 2, 2]}), "file.json: only boxes, ellipses, lines or points (1): "),
     "brush cut": (lambda: studio(rle=[0, 0, 0, 192, 57]), "task 1: annotation no. 1: result no. 1: a brush's run lengths end too early"),
     "brush of another size": (lambda: studio(rle=[255] * 9), "a brush of 4294967295 values for 8x6 pixels"),
-    "another JSON": (lambda: {"shape": 1}, "not COCO, Labelme or Label Studio's full JSON"),
-    "another list": (lambda: [{"image": "a.png", "label": []}], "not COCO, Labelme or Label Studio's full JSON"),
-    "QuPath": (lambda: {"type": "FeatureCollection", "features": []}, "file.json: of QuPath or another program of GeoJSON (in QuPath, export labelled images"),
-    "QuPath's list": (lambda: [{"type": "Feature", "geometry": {}}], "of QuPath or another program of GeoJSON (in QuPath, export"),
-    "Supervisely": (lambda: {"size": {}, "objects": []}, "of Supervisely (there, export COCO or masks), not COCO, Labelme or"),
+    "another JSON": (lambda: {"shape": 1}, "not COCO, Labelme, QuPath or Label Studio's full JSON"),
+    "another list": (lambda: [{"image": "a.png", "label": []}], "not COCO, Labelme, QuPath or Label Studio's full JSON"),
+    "GeoJSON of a map": (lambda: {"type": "FeatureCollection", "crs": {}, "features": []}, "file.json: GeoJSON of a map (it has a crs), not of an image's pixels; train.py reads it itself: --masks file.json --class-field NAME"),
+    "GeoJSON without outlines": (lambda: features({"type": "Polygon", "coordinates": [5]}), "file.json: object no. 1: geometry: coordinates is a list of 1; expected rings of points"),
+    "GeoJSON of another depth": (lambda: features({"type": "MultiPolygon", "coordinates": [[[1, 2], [3, 4], [5, 6]]]}), "object no. 1: geometry: coordinates is a list of 1; expected rings of points"),
+    "GeoJSON without geometry": (lambda: features({}), "object no. 1: geometry: type is missing"),
+    "another GeoJSON": (lambda: {"type": "FeatureCollection", "features": [{"type": "Point"}]}, "not COCO, Labelme, QuPath or"),
+    "Supervisely": (lambda: {"size": {}, "objects": []}, "of Supervisely (there, export COCO or masks), not COCO, Labelme, QuPath or"),
     "VIA": (lambda: {"a.png9": {"filename": "a.png", "regions": []}}, "of the VGG annotator (there, export COCO), not"),
     "JSON-MIN": (lambda: [{"id": 1, "image": "/data/a.png", "tag": []}], "of Label Studio's JSON-MIN (there, export JSON), not"),
     "no JSON": (lambda: "hello", "file.json: is a text file, not a file of annotations"),

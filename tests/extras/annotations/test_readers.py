@@ -29,6 +29,7 @@ FORMATS: dict[str, Callable[[Path, writers.Objects], Path]] = {
     "cvat polygons": lambda folder, objects: writers.cvat(folder / "a.xml", objects),
     "cvat masks": lambda folder, objects: writers.cvat(folder / "a.xml", objects, "masks"),
     "yolo": writers.yolo,
+    "qupath": lambda folder, objects: writers.qupath(folder / "objects", objects),
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ Labelme         write_label_file in labelme/_label_file.py of labelme 6.3.1
 Label Studio    labelstud.io/guide/export, tags/brushlabels; encode_rle of label-studio-converter 0.0.59
 CVAT            docs.cvat.ai/docs/dataset_management/formats/format-cvat, docs/other/xml_format
 YOLO            docs.ultralytics.com/datasets/segment
+QuPath          qupath.readthedocs.io/en/stable/docs/advanced/exporting_annotations.html
 """
 
 from __future__ import annotations
@@ -118,6 +119,32 @@ def labelme(folder: Path, objects: Objects, kind: str = "polygons") -> Path:
         path = (folder / image).with_suffix(".json")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    return folder
+
+
+# -- QuPath ---------------------------------------------------------------------------------
+
+
+def qupath(folder: Path, objects: Objects) -> Path:
+    """Write a file for each image, named x.geojson or x.png.geojson."""
+    for number, (image, each) in enumerate(objects.items()):
+        features: list[Any] = [{"type": "Feature", "id": "1", "geometry": None, "properties": {}}]
+        for label, mask in each:
+            parts = polygons("", mask.view(np.uint8), Labels((0, 1)))
+            features.append({
+                "type": "Feature", "id": f"{len(features)}",
+                "geometry": {
+                    "type": "MultiPolygon",
+                    "coordinates": [part["geometry"]["coordinates"] for part in parts],
+                },
+                "properties": {
+                    "objectType": "annotation", "isLocked": False,
+                    "classification": {"name": label, "color": [200, 0, 0]},
+                },
+            })  # fmt: skip
+        path = folder / f"{image if number % 2 else image.rpartition('.')[0]}.geojson"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
     return folder
 
 

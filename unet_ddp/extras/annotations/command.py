@@ -34,6 +34,7 @@ from unet_ddp.extras.annotations.masks import (
     open_folders,
 )
 from unet_ddp.extras.annotations.painters import CROWD, InstancePainter, Painter, PlanePainter
+from unet_ddp.extras.annotations.qupath_objects import list_geojson
 from unet_ddp.extras.annotations.readers import list_json, open_annotations
 from unet_ddp.files import (
     as_local_path,
@@ -53,13 +54,13 @@ _BINARY = Labels((0, 255))
 class ImportConfig:
     """Turn annotation files into masks to train on.
 
-    Reads COCO and Label Studio (.json), Labelme (a folder), YOLO segmentation (data.yaml), CVAT for
+    Reads COCO and Label Studio (.json), Labelme (a folder), QuPath (.geojson), YOLO segmentation (data.yaml), CVAT for
     images (.xml), ROIs of ImageJ (RoiSet.zip), run lengths (.csv), and masks in one sub-folder for each class. An outline that crosses itself is
     filled by the even-odd rule.
     """
 
     file: Annotated[str, tyro.conf.Positional, flag("FILE")]
-    """The annotations: a file, the folder of Labelme's or ImageJ's files, or that of the classes' folders."""
+    """The annotations: a file, the folder of Labelme's, QuPath's or ImageJ's files, or that of the classes' folders."""
     images: Annotated[str, flag("DIR")]
     """Folder of the images; its sub-folders are searched."""
     output: Annotated[str, flag("DIR", "-o")]
@@ -105,7 +106,8 @@ class _Import:
         palette = as_local_path(config.palette, "--palette") if config.palette else None
         is_small = config.overlap == "small"
         with self._errors():
-            if self.file.is_dir() and not (list_json(self.file) or list_rois(self.file)):
+            listing = list_json, list_rois, list_geojson
+            if self.file.is_dir() and not any(find(self.file) for find in listing):
                 self.annotations = open_folders(self.file, self.images)
             else:
                 self.annotations = open_annotations(self.file, self.images, config.rle_order)

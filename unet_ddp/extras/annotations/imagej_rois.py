@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unet_ddp.data.masks import Size
 from unet_ddp.data.names import is_hidden
 from unet_ddp.errors import UserError, check_installed
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
-from unet_ddp.extras.annotations.regions import Patch, fill
+from unet_ddp.extras.annotations.regions import fill_odd
 from unet_ddp.files.contents import describe_content
 
 _AREAS = ("POLYGON", "RECT", "OVAL", "FREEHAND", "TRACED")  # others are lines, points and angles
@@ -96,16 +94,4 @@ def _add_roi(image: AnnotatedImage, data: bytes, where: str) -> None:
         image.skipped += 1
         return
     label = f"group {roi.group}" if roi.group else _ONLY_CLASS
-    image.add(label, _draw_outlines, outlines, where=where)
-
-
-def _draw_outlines(outlines: Sequence[NDArray[np.float64]], size: Size) -> Patch:
-    """Return the pixels within an odd number of outlines: a composite ROI may have holes and parts."""
-    patches = [fill([outline], size) for outline in outlines if len(outline)]
-    if len(patches) == 1:
-        return patches[0]
-    pixels = np.zeros(size, bool)
-    for patch in patches:
-        height, width = patch.pixels.shape
-        pixels[patch.top : patch.top + height, patch.left : patch.left + width] ^= patch.pixels
-    return Patch(pixels, is_clipped=any(patch.is_clipped for patch in patches))
+    image.add(label, fill_odd, outlines, where=where)

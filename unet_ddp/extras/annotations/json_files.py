@@ -24,6 +24,7 @@ from unet_ddp.extras.annotations.regions import Patch, draw_runs, fill, paste
 from unet_ddp.files.contents import read_json
 
 _TYPES = {"points": "d", "counts": "q", "rle": "B"}  # of the numbers in JSON, by their keys
+AREAS = "Polygon", "MultiPolygon"  # geometries of GeoJSON
 _LEAST = 6  # numbers of an outline that has a pixel
 _LARGEST = 1e6  # pixels
 _COCO_KEYS = ("id", "image_id", "category_id", "iscrowd", "segmentation")
@@ -44,6 +45,8 @@ def _pack(fields: dict[str, Any]) -> Any:
         numbers = fields.get(key)
         if isinstance(numbers, list):
             fields[key] = _pack_numbers(numbers, kind, is_nested=key == "points")
+    if fields.get("type") in AREAS:
+        fields["coordinates"] = _pack_rings(fields.get("coordinates"), fields["type"])
     parts = fields.get("segmentation")
     if isinstance(parts, list):
         fields["segmentation"] = [
@@ -60,6 +63,15 @@ def _pack_numbers(numbers: list[Any], kind: str, *, is_nested: bool = False) -> 
         return array(kind, chain.from_iterable(numbers) if is_nested else numbers)
     except (TypeError, ValueError, OverflowError):
         return numbers
+
+
+def _pack_rings(coordinates: Any, kind: str) -> Any:
+    """Return the rings of all polygons of a geometry as arrays (N, 2); what is wrong as it is."""
+    try:
+        rings = coordinates if kind == "Polygon" else chain.from_iterable(coordinates)
+        return [np.asarray(ring, np.float64)[:, :2] for ring in rings]  # a third number is a height
+    except (TypeError, ValueError, IndexError):
+        return coordinates
 
 
 def open_coco(content: Any) -> AnnotationSet:

@@ -14,17 +14,13 @@ from unet_ddp.extras.annotations.cvat_images import list_labels, read_cvat
 from unet_ddp.extras.annotations.imagej_rois import list_rois, open_rois
 from unet_ddp.extras.annotations.json_files import load_json, open_coco, read_labelme
 from unet_ddp.extras.annotations.label_studio_tasks import read_label_studio
+from unet_ddp.extras.annotations.qupath_objects import list_features, list_geojson, open_qupath
 from unet_ddp.extras.annotations.run_length_tables import open_run_lengths
 from unet_ddp.extras.annotations.yolo_labels import open_yolo
 from unet_ddp.files import refuse_special
 from unet_ddp.files.contents import describe_content
 
-_GEOJSON = (
-    "QuPath or another program of GeoJSON (in QuPath, export labelled images and train on them)"
-)
 _TOOLS = (  # the fields by which the files of other tools are known
-    ({"type", "features"}, _GEOJSON),
-    ({"type", "geometry"}, _GEOJSON),
     ({"size", "objects"}, "Supervisely (there, export COCO or masks)"),
     ({"item", "annotations"}, "Darwin V7 (there, export COCO)"),
     ({"filename", "regions"}, "the VGG annotator (there, export COCO)"),
@@ -58,8 +54,12 @@ def open_annotations(
     if suffix == ".xml" or kind == "an XML file":
         return AnnotationSet(list_labels(path), partial(read_cvat, path))
     if path.is_dir():
-        return AnnotationSet({}, partial(read_labelme, list_json(path)))
+        if not (files := list_json(path)):
+            return open_qupath(list_geojson(path))
+        return AnnotationSet({}, partial(read_labelme, files))
     content = load_json(path)
+    if content and list_features(content) is not None:
+        return open_qupath([path])
     if isinstance(content, list):
         if all(isinstance(task, dict) and {"annotations", "data"} <= {*task} for task in content):
             return AnnotationSet({}, partial(read_label_studio, content))
@@ -73,7 +73,7 @@ def open_annotations(
                 f"{path}: COCO without categories, which name the classes; export the file with them"
             )
     raise UserError(
-        f"{path}: {_name_tool(content)}not COCO, Labelme or Label Studio's full JSON; export one of them"
+        f"{path}: {_name_tool(content)}not COCO, Labelme, QuPath or Label Studio's full JSON; export one of them"
     )
 
 

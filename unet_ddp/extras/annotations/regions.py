@@ -51,6 +51,18 @@ def fill(parts: Sequence[ArrayLike], size: Size) -> Patch:
     return Patch(pixels, top, left, is_clipped)
 
 
+def fill_odd(outlines: Sequence[NDArray[np.float64]], size: Size) -> Patch:
+    """Return the pixels within an odd number of outlines (N, 2): an object of several may have holes and parts."""
+    patches = [fill([outline], size) for outline in outlines if len(outline)]
+    if len(patches) == 1:
+        return patches[0]
+    pixels = np.zeros(size, bool)
+    for patch in patches:
+        height, width = patch.pixels.shape
+        pixels[patch.top : patch.top + height, patch.left : patch.left + width] ^= patch.pixels
+    return Patch(pixels, is_clipped=any(patch.is_clipped for patch in patches))
+
+
 def fill_shares(points: ArrayLike, whole: float, size: Size) -> Patch:
     """Return the object of an outline x, y, x, y and so on; `whole` is a side of the image."""
     pixels = to_points(points, "points") * size[::-1] / whole
