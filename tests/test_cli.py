@@ -241,7 +241,7 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and th
     "scale": ([1], [0, 1.01, math.nan]),
     "ground_resolution": ([0.01, 30], [0, -1, math.nan, math.inf]),
     "crop_size": ([[16, 16]], [[15, 16], [16, 15]]),
-    "validation": ([0, 99.9], [-0.1, 100]),
+    "validation": ([0, 1, 99.9], [-0.1, 0.2, 100]),
     "window": ([32, 512], [0, 31]),
     "blocks": ([], [0]),  # it needs --window
     "validation_images": ([1], [0]),
@@ -249,7 +249,7 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and th
     "classes": ([2, 255], [1, 256]),
     "mask_threshold": ([0], [-1]),
     "ignore_index": ([-(2**31), 2**31 - 1], [-(2**31) - 1, 2**31]),
-    "balance": ([0, 100], [-0.1, 100.1, math.nan]),
+    "balance": ([0, 100], [-0.1, 0.5, 100.1, math.nan]),
     "scale_jitter": ([[0.1, 10], [1, 1]], [[0.09, 1], [1, 10.1], [-1, 1]]),
     "width": ([1], [0]),
     "epochs": ([1], [0]),
@@ -259,14 +259,14 @@ LIMITS: dict[str, tuple[list[Any], list[Any]]] = {  # values at the edge, and th
     "accumulate": ([1], [0]),
     "images_per_step": ([1], [0]),
     "learning_rate": ([1e-9], [0, math.nan]),
-    "warmup": ([0, 99.9], [-0.1, 100]),
+    "warmup": ([0, 1, 99.9], [-0.1, 0.05, 100]),
     "encoder_rate": ([0.01, 2], [0]),
     "weight_decay": ([0], [-0.1]),
     "clip": ([0, math.inf], [-0.1]),
     "loss_weights": ([[0, 1]], [[-0.1, 1]]),
     "class_weights": ([[0, 1]], [[1, -0.1], [-0.1, 1]]),
-    "label_smoothing": ([0, 90], [-0.1, 100]),
-    "hard_pixels": ([0.1, 100], [0, 101]),
+    "label_smoothing": ([0, 90], [-0.1, 0.1, 100]),
+    "hard_pixels": ([1, 100], [0, 0.25, 101]),
     "boundary_weight": ([0], [-0.1]),
     "ema": ([0, 0.999], [-0.1, 1]),
     "seed": ([0], [-1]),
@@ -303,6 +303,9 @@ def test_every_limit_is_tested() -> None:
 
 def test_limits_and_rules_hold_on_the_command_line() -> None:
     assert refusal("-e", "0") == "--epochs 0: must be 1 or more"
+    assert refusal("--validation", "0.2") == (
+        "--validation 0.2: must be 0 or more and below 100, in percent (10 is a tenth), and not between 0 and 1"
+    )
     assert refusal("--masks", "x") == "--images and --masks: use both or neither"
 
 

@@ -65,6 +65,18 @@ def test_groups_are_detected_with_care(items: list[str], groups: int) -> None:
     assert how.startswith(f"{groups} groups by name" if groups else "image by image")
 
 
+def test_versions_of_an_image_stay_together() -> None:
+    """Roboflow names them x_jpg.rf.HASH; numbers in x are no groups."""
+    items = [f"IMG_{n:04d}_jpg.rf.{n * 97 + k:032x}" for n in range(2, 14) for k in range(3)]
+    split = split_pairs(fake_pairs(*items), validation=20, seed=0)
+    assert split.how == "12 groups by Roboflow's names"
+    sources = [
+        {name.partition(".rf.")[0] for name in side.names()}
+        for side in (split.training, split.validation)
+    ]
+    assert not sources[0] & sources[1] and min(map(len, sources)) > 0
+
+
 def test_the_rule_names_the_largest_group() -> None:
     items = [*CARS, "carbx_99"]
     assert split_pairs(fake_pairs(*items), validation=20, seed=0).how == (

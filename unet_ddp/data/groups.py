@@ -20,6 +20,10 @@ _OF_NNUNET = re.compile(
     r"^(.*[^_\-. /])[_\-. /]+[A-Za-z]*\d+_0000$"
 )  # the first channel, in all names
 
+_OF_ROBOFLOW = re.compile(
+    r"^(.+)\.rf\.[0-9a-fA-F]{32}$"
+)  # a version of an image, turned or changed
+
 
 class Groups:
     """Groups of pairs that stay on one side, in a random order that depends on the seed.
@@ -86,6 +90,9 @@ def find_groups(pairs: Pairs, pattern: str | None, seed: int) -> Groups:
         return Groups(pairs, seed, labels, "by --group-pattern")
     if pairs.groups() is not None:
         return Groups(pairs, seed, lambda: pairs.groups() or (), "by the list")
+    if pairs and all(map(_OF_ROBOFLOW.search, pairs.names())):
+        labels = partial(_group_by_name, _OF_ROBOFLOW, pairs)
+        return Groups(pairs, seed, labels, "by Roboflow's names")
     numbered = _NUMBERED
     if all(name.endswith("_0000") for name in pairs.names()):
         numbered = _OF_NNUNET

@@ -147,10 +147,33 @@ def test_numbers_of_objects(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert status == 0 and text.endswith(
         "--list out/pairs.csv --instances --class-names car --ignore-index 65535\n"
     )
+    assert "\n1 objects are crowds (iscrowd), or to ignore: not learnt. CVAT marks painted" in text
     with Image.open("out/a.png") as image:
         mask = np.asarray(image)
     assert mask.dtype == np.uint16 and not mask[:, 0].any() and not Path("out/palette.csv").exists()
     assert set(np.unique(mask)) == {0, 2, 3, 65535} and mask[2, 2] == 2 and mask[2, 6] == 3
+
+
+def test_crowds_alone_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """CVAT marks each painted object so: none would have a number."""
+    crowd = {"iscrowd": 1, "segmentation": {"size": [6, 8], "counts": [6, 42]}}
+    status, text = run(capsys, coco(crowd, crowd), "--instances")
+    assert status == 2 and not Path("out").exists()
+    assert text == (
+        "error: file.json: all 2 objects are crowds (iscrowd 1), which have no numbers; set iscrowd to 0, or export 'CVAT "
+        "for images' from CVAT\n"
+    )
+    assert run(capsys, coco(crowd, crowd))[0] == 0  # classes need no numbers
+
+
+def test_a_renamed_image_has_the_file_of_its_name(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Labelme's imagePath is the old name."""
+    shape = {"label": "car", "points": [[1, 1], [5, 1], [5, 5]]}
+    folder = labelme_folder({"shapes": [shape], "imagePath": "IMG_0001.jpg"})
+    assert run(capsys, folder)[0] == 0
+    assert read_mask(Path("out/a.png")).any()
 
 
 def test_a_crowd_of_the_background_is_background(
@@ -451,7 +474,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "two images of an id": (lambda: coco() | {"images": [{"id": 0, "file_name": name} for name in ("a.png", "b.png")]}, "image 0: its id is that of 'a.png' and of 'b.png'; give each its own"),
     "two categories of an id": (lambda: coco(categories=[{"id": 4, "name": name} for name in ("car", "bus")]), "category 4: its id is that of 'car' and of 'bus'; give each its own"),
     "none": (lambda: coco(images=()), "annotates none of the images in imgs"),
-    "no categories": (lambda: coco(categories=[]), "0 classes; a mask can hold 1 to 254"),
+    "no categories": (lambda: coco(categories=[]), "file.json: no object is annotated (a prediction is none)"),
     "runs too long": (lambda: runs([1, 10**9]), "run lengths that are not those of"),
     "runs negative": (lambda: runs([-1, 49]), "run lengths that are not those of"),
     "runs beyond 53 bits": (lambda: runs([2**53]), "run lengths that are no whole numbers"),
@@ -490,8 +513,10 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "a label file of words": (lambda: labels_of("0 0 x"), "labels/a.txt, line 1: 'x' is no number"),
     "one of Labelme's files": (lambda: labelme_folder({"shapes": [{"points": []}], "imagePath": "a.png", "imageHeight": 6, "imageWidth": 8}), "json/a.json: shape no. 1: label is missing"),
     "a place of Labelme's": (lambda: labelme_folder({"shapes": [{"label": "car", "points": [[1, 1], [1e300, 1], [5, 5]]}], "imagePath": "a.png", "imageHeight": 6, "imageWidth": 8}), "json/a.json: shape no. 1: an outline's coordinate is no place in an image"),
+    "an imagePath of another image": (lambda: labelme_folder({"shapes": [], "imagePath": "../imgs/b.png"}), "json/a.json: its imagePath is '../imgs/b.png', but it has the name of another image"),
     "a file among Labelme's": (lambda: labelme_folder([1]), "json/a.json: not a file of Labelme; move it elsewhere"),
     "a file among Labelme's without shapes": (lambda: labelme_folder({"imagePath": "a.png"}), "json/a.json: not a file of Labelme; move it elsewhere"),
+    "key points of YOLO": (lambda: labels_of("0 1 1 1 1 1 1").write_text("names: [car]\nkpt_shape: [4, 2]") and Path("data.yaml"), "data.yaml: key points (kpt_shape), which are no outlines; export segmentation labels"),
     "no data set": (lambda: labels_of("").write_text("a: 1") and Path("data.yaml"), "has no names of classes"),
     "an empty folder": (lambda: Path("imgs/sub"), "imgs/sub: has neither .json files of Labelme nor a folder for each class"),
     "a mask of no image": (lambda: save_mask("masks/car/x.png", SMALL), "masks: image 'x.png' is not in imgs"),

@@ -158,6 +158,11 @@ class _Import:
         counts = self.painter.counts
         if counts["skipped"] and not counts["objects"]:
             raise UserError(f"{self.file}: {only_boxes(counts['skipped'])}")
+        if counts["crowds"] and counts["crowds"] == counts["objects"]:
+            raise UserError(
+                f"{self.file}: all {counts['objects']} objects are crowds (iscrowd 1), which have no numbers; set iscrowd to "
+                "0, or export 'CVAT for images' from CVAT"
+            )
         _write_rows(folder / "pairs.csv", pairs)
         if type(self.painter) is Painter:
             colours = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in self.labels.colours]
@@ -213,6 +218,11 @@ class _Import:
                 "objects have no pixel: their outlines are lines, too small, or fractions of the sides",
             ),
             (counts["skipped"], "boxes, ellipses, lines or points have no outline: left out"),
+            (
+                counts["crowds"],
+                "objects are crowds (iscrowd), or to ignore: not learnt. CVAT marks painted objects so: export "
+                "'CVAT for images' for these",
+            ),
             (counts["ignored"], "regions to ignore are not kept where classes overlap: left out"),
         ]
         for count, text in notes:

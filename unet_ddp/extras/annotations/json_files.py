@@ -5,16 +5,17 @@ from __future__ import annotations
 import base64
 import io
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.data.masks import Size
+from unet_ddp.data.names import file_key
 from unet_ddp.data.readers.base import as_user_error
 from unet_ddp.data.readers.pillow import identify
 from unet_ddp.errors import UserError, shorten
@@ -176,11 +177,20 @@ def _is_outline(part: Any) -> bool:
     return isinstance(part, array) and len(part) % 2 == 0
 
 
-def read_labelme(files: Sequence[Path]) -> Iterator[AnnotatedImage]:
-    """Yield the image of each of Labelme's files."""
+def read_labelme(files: Sequence[Path], images: Iterable[str]) -> Iterator[AnnotatedImage]:
+    """Yield the image of each of Labelme's files; `images` are the names of those that exist."""
+    known = {name.rpartition("/")[2] for name in images}
     for path in files:
         with as_user_error(path):
             image = _parse_labelme(path)
+        own, named = file_key(path.stem), file_key(PureWindowsPath(image.name).stem)
+        if own in known - {named}:  # one of them was renamed
+            if named in known:
+                raise UserError(
+                    f"{path}: its imagePath is {shorten(image.name)}, but it has the name of another image; name the file "
+                    "or its imagePath like its image"
+                )
+            image.name = str(path)
         yield image
 
 

@@ -153,6 +153,10 @@ def derive_labels(annotations: AnnotationSet, file: Path | None) -> Labels:
         classes = {name: f"#{code:06x}" for name, code in codes.items()}
     elif not classes:
         classes = dict.fromkeys(_find_labels(annotations), "")
+    if not classes:
+        raise UserError(
+            "no object is annotated (a prediction is none); annotate some, and export again"
+        )
     colours = {"background": "#000000"}
     for name, colour in classes.items():
         colours[clean_label(name)] = colour

@@ -56,7 +56,7 @@ def open_annotations(
     if path.is_dir():
         if not (files := list_json(path)):
             return open_qupath(list_geojson(path))
-        return AnnotationSet({}, partial(read_labelme, files))
+        return AnnotationSet({}, partial(read_labelme, files, images))
     content = load_json(path)
     if content and list_features(content) is not None:
         return open_qupath([path])
@@ -67,7 +67,7 @@ def open_annotations(
         if {"images", "annotations", "categories"} <= content.keys():
             return open_coco(content)
         if "shapes" in content:
-            return AnnotationSet({}, partial(read_labelme, [path]))
+            return AnnotationSet({}, partial(read_labelme, [path], images))
         if {"images", "annotations"} <= content.keys():
             raise UserError(
                 f"{path}: COCO without categories, which name the classes; export the file with them"

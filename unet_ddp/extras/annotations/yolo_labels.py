@@ -22,7 +22,12 @@ _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 
 def open_yolo(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
     """Return the annotations of the images that have a file of labels."""
-    names: Any = read_settings(path).get("names")
+    settings = read_settings(path)
+    if "kpt_shape" in settings:
+        raise UserError(
+            f"{path}: key points (kpt_shape), which are no outlines; export segmentation labels"
+        )
+    names: Any = settings.get("names")
     if isinstance(names, list):
         names = dict(enumerate(names))
     if not isinstance(names, dict):
