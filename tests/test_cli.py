@@ -304,7 +304,7 @@ def test_every_limit_is_tested() -> None:
 def test_limits_and_rules_hold_on_the_command_line() -> None:
     assert refusal("-e", "0") == "--epochs 0: must be 1 or more"
     assert refusal("--validation", "0.2") == (
-        "--validation 0.2: must be 0 or more and below 100, in percent (10 is a tenth), and not between 0 and 1"
+        "--validation 0.2: must be 0, or 1 or more and below 100 percent"
     )
     assert refusal("--masks", "x") == "--images and --masks: use both or neither"
 

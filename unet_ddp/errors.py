@@ -202,18 +202,6 @@ class Limit:
         return [(compare, bound, words) for compare, bound, words in bounds if bound is not None]
 
 
-class Percent(Limit):
-    """Range of a percentage. Between 0 and 1 is none: 0.1 is often meant as a tenth."""
-
-    def __contains__(self, value: float) -> bool:
-        """Return whether `value` is 0, or within all bounds and 1 or more."""
-        return super().__contains__(value) and not 0 < value < 1
-
-    def __str__(self) -> str:
-        """Return the bounds in words, and the unit."""
-        return f"{super().__str__()}, in percent (10 is a tenth), and not between 0 and 1"
-
-
 INT32 = Limit(-(2**31), 2**31 - 1)
 """Of the values in masks."""
 

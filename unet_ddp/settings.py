@@ -40,6 +40,18 @@ class Kind(Enum):
     EXTRA = "not every user needs it: the help has it at its end"
 
 
+class Percent(Limit):
+    """Range of a percentage, or 0. It begins at 1: 0.1 is often meant as a tenth."""
+
+    def __contains__(self, value: float) -> bool:
+        """Return whether `value` is 0 or within all bounds."""
+        return value == 0 or super().__contains__(value)
+
+    def __str__(self) -> str:
+        """Return the bounds in words, to follow "must be"."""
+        return f"0, or {super().__str__()} percent"
+
+
 class Rule(tuple[str, ...]):
     """Texts beside a field: the names of other settings, unless a kind of rule says what they are."""
 

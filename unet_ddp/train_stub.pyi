@@ -127,8 +127,8 @@ def train(
             large to read whole; a multiple of 32 (docs/how-to/scenes.md).
         blocks: With --window: hold out blocks of N x N windows for validation, apart from the
             others, instead of whole scenes.
-        validation: Percentage of the images held out for validation, 0 <= PERCENT < 100; groups are
-            kept whole. (default: 10)
+        validation: Percentage of the images held out for validation; groups are kept whole.
+            (default: 10)
         group_pattern: Images whose names match with the same text in the first bracket are one
             group, never split between training and validation (default: detected).
         fold: Cross-validation: divide the groups of images into K folds and validate on the I-th,
@@ -163,8 +163,8 @@ def train(
             scores.
         resize_masks: Resize masks that differ in size from their images, by nearest neighbour.
         balance: Percentage of the training samples that are chosen by class, each class as often as
-            any other, with crops around one of its pixels; e.g. 50 if classes are rare; 0: off.
-            (default: 0)
+            any other, with crops around one of its pixels; e.g. 50 if classes are rare. (default:
+            0)
         shares: Share of the images of each step that is taken from each source in --list, or in a
             pack of one, e.g. street=0.7 night=0.3; an epoch has as many steps as without.
         scale_jitter: Resize each training image by a random factor before its crop, e.g. 0.5 2;

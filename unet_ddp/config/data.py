@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, ClassVar
 
-from unet_ddp.errors import INT32, Limit, Percent, UserError
+from unet_ddp.errors import INT32, Limit, UserError
 from unet_ddp.plugins import is_own
 from unet_ddp.settings import (
     MASK_VALUE,
@@ -15,6 +15,7 @@ from unet_ddp.settings import (
     Kind,
     Names,
     Needs,
+    Percent,
     flag,
     joined,
 )
@@ -82,8 +83,8 @@ class DataConfig:
         int | None, Kind.FIXED, Kind.EXTRA, Excludes("val_images", "group_pattern"), N, POSITIVE
     ] = None
     """With --window: hold out blocks of N x N windows for validation, apart from the others, instead of whole scenes."""
-    validation: Annotated[float, flag("PERCENT", "-v"), Percent(at_least=0, below=100)] = 10.0
-    """Percentage of the images held out for validation, 0 <= PERCENT < 100; groups are kept whole."""
+    validation: Annotated[float, flag("PERCENT", "-v"), Percent(at_least=1, below=100)] = 10.0
+    """Percentage of the images held out for validation; groups are kept whole."""
     group_pattern: Annotated[str | None, flag("REGEX")] = None
     """Images whose names match with the same text in the first bracket are one group, never split between training and validation (default: detected)."""
     fold: Annotated[str | None, Excludes("val_images"), flag("I/K")] = None
@@ -161,8 +162,8 @@ class DataConfig:
     """Mask value, or colour as #rrggbb, of pixels excluded from the loss and the scores."""
     resize_masks: bool = False
     """Resize masks that differ in size from their images, by nearest neighbour."""
-    balance: Annotated[float, Kind.EXTRA, flag("PERCENT"), Percent(at_least=0, at_most=100)] = 0.0
-    """Percentage of the training samples that are chosen by class, each class as often as any other, with crops around one of its pixels; e.g. 50 if classes are rare; 0: off."""
+    balance: Annotated[float, Kind.EXTRA, flag("PERCENT"), Percent(at_least=1, at_most=100)] = 0.0
+    """Percentage of the training samples that are chosen by class, each class as often as any other, with crops around one of its pixels; e.g. 50 if classes are rare."""
     shares: Annotated[tuple[str, ...], Kind.FIXED, Kind.EXTRA, flag("SOURCE=SHARE ...")] = ()
     """Share of the images of each step that is taken from each source in --list, or in a pack of one, e.g. street=0.7 night=0.3; an epoch has as many steps as without."""
     scale_jitter: Annotated[

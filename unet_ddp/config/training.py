@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from unet_ddp.config.data import NOT_NEGATIVE, POSITIVE, N
-from unet_ddp.errors import Limit, Percent, UserError
+from unet_ddp.errors import Limit, UserError
 from unet_ddp.plugins import is_built_in, is_own
 from unet_ddp.settings import (
     Brief,
@@ -12,6 +12,7 @@ from unet_ddp.settings import (
     Excludes,
     Kind,
     Names,
+    Percent,
     as_flag,
     called,
     flag,
@@ -87,7 +88,7 @@ class OptimizationConfig:
         Brief("Peak learning rate, or auto."),
     ] = 1e-3
     """Peak learning rate of AdamW, reached after the warm-up; a cosine then lowers it to a hundredth. auto: found by steps at a rising rate, which are thrown away."""
-    warmup: Annotated[float, flag("PERCENT"), Percent(at_least=0, below=100)] = 5.0
+    warmup: Annotated[float, flag("PERCENT"), Percent(at_least=1, below=100)] = 5.0
     """Percentage of all steps in which the learning rate rises to its peak."""
     encoder_rate: Annotated[float, flag("FACTOR"), Limit(above=0)] = 1.0
     """Learning rate of the encoder (classic U-Net: its way down), as a share of --learning-rate, e.g. 0.1."""
@@ -105,10 +106,14 @@ class OptimizationConfig:
         tuple[float, ...] | None, Kind.LIMITED_BY_DATA, flag("WEIGHT ..."), NOT_NEGATIVE
     ] = None
     """One weight per class, used in both terms."""
-    label_smoothing: Annotated[float, flag("PERCENT"), Percent(at_least=0, below=100)] = 0.0
+    label_smoothing: Annotated[float, flag("PERCENT"), Percent(at_least=1, below=100)] = 0.0
     """Percentage of each pixel's truth that the pixel term gives to all classes alike, e.g. 10."""
     hard_pixels: Annotated[
-        float, Kind.EXTRA, Calls("pixel_factors"), flag("PERCENT"), Percent(at_least=1, at_most=100)
+        float,
+        Kind.EXTRA,
+        Calls("pixel_factors"),
+        flag("PERCENT"),
+        Limit(at_least=1, at_most=100, note=" percent"),
     ] = 100.0
     """Average the pixel term over only this percentage of the global batch's pixels, the ones with the highest loss (online hard example mining), e.g. 25."""
     boundary_weight: Annotated[

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 import tyro
 
 from unet_ddp.cli import parse
-from unet_ddp.errors import Limit, Percent, UserError
+from unet_ddp.errors import Limit, UserError
 from unet_ddp.plugins import is_built_in
-from unet_ddp.settings import Calls, Excludes, Heading, called, flag, joined
+from unet_ddp.settings import Calls, Excludes, Heading, Percent, called, flag, joined
 
 _MODULE_CLASS = re.compile(r"[\w.]+:\w+")
 
@@ -50,7 +50,7 @@ class PredictConfig:
     """Average over transformed copies of the image: mirror: left-right (2 times the work); flips: also upside down (4); d4: also quarter turns (8)."""
     tile: Annotated[int | None, flag("PIXELS")] = None
     """Predict in overlapping square tiles with this side, after scaling (default: 1024 if an image does not fit into memory)."""
-    overlap: Annotated[float, flag("PERCENT"), Percent(at_least=0, below=100)] = 25.0
+    overlap: Annotated[float, flag("PERCENT"), Percent(at_least=1, below=100)] = 25.0
     """Percentage of a tile's side that neighbouring tiles have in common."""
     mask_format: Annotated[Literal["auto", "png", "tif", "none"], Heading("What to write")] = "auto"
     """Format of masks whose names --output does not give. auto: tif for images with map coordinates, or for several classes of objects, else png. none: no masks, only what other flags ask for."""

@@ -209,23 +209,7 @@ class _Import:
         counts, output = self.painter.counts, self.config.output
         classes = ", ".join(self.labels.class_names)
         yield f"{output}: {self.written} masks of {counts['objects']} objects; classes {classes}"
-        notes = [
-            (self.missing, "annotated images are not in --images: left out"),
-            (len(self.images) - self.written, "images have no mask; --empty all writes empty ones"),
-            (counts["clipped"], "objects reach beyond their image: clipped"),
-            (
-                counts["unseen"],
-                "objects have no pixel: their outlines are lines, too small, or fractions of the sides",
-            ),
-            (counts["skipped"], "boxes, ellipses, lines or points have no outline: left out"),
-            (
-                counts["crowds"],
-                "objects are crowds (iscrowd), or to ignore: not learnt. CVAT marks painted objects so: export "
-                "'CVAT for images' for these",
-            ),
-            (counts["ignored"], "regions to ignore are not kept where classes overlap: left out"),
-        ]
-        for count, text in notes:
+        for count, text in self._list_notes():
             if count:
                 yield f"{count} {text}"
         yield from self.annotations.notes
@@ -246,6 +230,26 @@ class _Import:
         else:
             flags += f" --palette {output}/palette.csv"
         yield f"train on them with: train.py {flags}"
+
+    def _list_notes(self) -> list[tuple[int, str]]:
+        """Return what was left out or changed, and how often."""
+        counts = self.painter.counts
+        return [
+            (self.missing, "annotated images are not in --images: left out"),
+            (len(self.images) - self.written, "images have no mask; --empty all writes empty ones"),
+            (counts["clipped"], "objects reach beyond their image: clipped"),
+            (
+                counts["unseen"],
+                "objects have no pixel: their outlines are lines, too small, or fractions of the sides",
+            ),
+            (counts["skipped"], "boxes, ellipses, lines or points have no outline: left out"),
+            (
+                counts["crowds"],
+                "objects are crowds (iscrowd), or to ignore: not learnt. CVAT marks painted objects so: export "
+                "'CVAT for images' for these",
+            ),
+            (counts["ignored"], "regions to ignore are not kept where classes overlap: left out"),
+        ]
 
 
 def _write_rows(path: Path, rows: Iterable[Sequence[str]]) -> None:
