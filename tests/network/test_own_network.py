@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tests import jobs
 from tests.conftest import data_flags, install_package, make_set
@@ -128,7 +129,14 @@ def test_settings_that_it_does_not_have_are_refused(own_network: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "norm", [nn.BatchNorm1d, type("Mine", (nn.BatchNorm2d,), {"forward": print})]
+    "norm",
+    [
+        nn.BatchNorm1d,
+        type("Mine", (nn.BatchNorm2d,), {"forward": print}),
+        type(
+            "Active", (nn.BatchNorm2d,), {"forward": print, "act": nn.ReLU(), "drop": nn.Identity()}
+        ),
+    ],
 )
 def test_batch_norm_that_can_not_be_global_is_refused(norm: type[nn.Module]) -> None:
     with pytest.raises(
@@ -166,13 +174,54 @@ class Tiny(nn.Module):
         return logits
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_weights_are_the_same_on_any_number_of_ranks(ranks: Ranks, size: int) -> None:
-    alone = ranks.run(1, jobs.weights_after, f"{__name__}:Tiny", None, 1, 4)[0]
-    start = ranks.run(1, jobs.weights_after, f"{__name__}:Tiny", None, 1, 0)[0]
+class Tripled(Tiny):
+    """With a hook on its batch norm, which is reached through a plain list."""
+
+    def __init__(self, channels: int, num_classes: int, width: int) -> None:
+        super().__init__(channels, num_classes, width)
+        self.down[1].register_forward_hook(lambda module, given, output: output * 3)
+        self.steps = [*self.down]
+
+    def forward(self, images: Tensor) -> Tensor:
+        for step in self.steps:
+            images = step(images)
+        logits: Tensor = self.head(images)
+        return logits
+
+
+class ByFunction(Tiny):
+    """Its batch norm is of the images of one rank."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        features, norm = self.down[0](images), self.down[1]
+        buffers = norm.running_mean, norm.running_var
+        features = F.batch_norm(features, *buffers, norm.weight, norm.bias, self.training)
+        logits: Tensor = self.head(features)
+        return logits
+
+
+def test_batch_norm_by_a_function_is_refused_on_several_ranks(tmp_path: Path, ranks: Ranks) -> None:
+    argv = [*data_flags(make_set(tmp_path, 8)), *FLAGS, "2", "--model", f"{__name__}:ByFunction"]
+    for status, _, err in ranks.run(2, call_train, argv, str(tmp_path)):
+        assert status == 2
+        assert (
+            not err
+            or "error: --batch-norm global: F.batch_norm in forward knows one process" in err
+        )
+    argv += ["--batch-norm", "local"]
+    assert [status for status, _, _ in ranks.run(2, call_train, argv, str(tmp_path))] == [0, 0]
+    alone = [*argv[:-2], "--exp-name", "alone"]
+    assert ranks.run(1, call_train, alone, str(tmp_path))[0][0] == 0
+
+
+@pytest.mark.parametrize(("kind", "size"), [("Tiny", 2), ("Tiny", 4), ("Tripled", 2)])
+def test_weights_are_the_same_on_any_number_of_ranks(ranks: Ranks, kind: str, size: int) -> None:
+    name = f"{__name__}:{kind}"
+    alone = ranks.run(1, jobs.weights_after, name, None, 1, 4)[0]
+    start = ranks.run(1, jobs.weights_after, name, None, 1, 0)[0]
     assert np.abs(alone["down.0.weight"] - start["down.0.weight"]).max() > 1e-3
     assert np.array_equal(alone["unused.weight"], start["unused.weight"])
-    for weights in ranks.run(size, jobs.weights_after, f"{__name__}:Tiny", None, 1, 4):
+    for weights in ranks.run(size, jobs.weights_after, name, None, 1, 4):
         for name, expected in alone.items():
             np.testing.assert_allclose(weights[name], expected, rtol=1e-6, atol=1e-6, err_msg=name)
 

@@ -5,6 +5,7 @@ Ranks are threads here, whose sum over ranks is a meeting: forward and backward 
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ import torch.distributed._tools.fake_collectives  # torch 2.10 has collectives o
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
 from torch._subclasses import fake_tensor
+from torch.nn import functional as F
 
 from tests.batchnorm_kernels import reference_kernels
 from tests.operations import Operations
@@ -145,14 +147,18 @@ def test_a_converted_network_shares_what_it_has_learnt() -> None:
         nn.GroupNorm(1, 3),
     )
     before = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    old = network[1][0].eval()
+    old, more = network[1][0].eval(), [network[1][0]]
+    old.register_forward_hook(lambda module, given, output: output * 3)
     converted = synchronise_batchnorm(network, TWO)
     new = converted[1][0]
     assert converted is network and type(new) is SyncBatchNorm2d
     assert (new.num_features, new.eps, new.momentum, new.training) == (3, 0.5, 0.7, False)
     after = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     assert list(after) == list(before) and all(after[name] is before[name] for name in before)
-    assert type(network[2]) is nn.GroupNorm and old is not new
+    assert type(network[2]) is nn.GroupNorm and more[0] is old is new
+    features = torch.randn(2, 3, 4, 4)
+    expected = F.batch_norm(features, torch.zeros(3), torch.ones(3), eps=0.5)
+    torch.testing.assert_close(new(features), 3 * expected)
     bare = synchronise_batchnorm(nn.BatchNorm2d(3, affine=False, track_running_stats=False), TWO)
     assert type(bare) is SyncBatchNorm2d and not bare.affine and not bare.track_running_stats
 
@@ -172,8 +178,8 @@ def test_timms_batch_norms_keep_their_activation() -> None:
     images = torch.randn(3, 4, 5, 6)
     for mode in (True, False):
         norm.train(mode)
-        converted = synchronise_batchnorm(nn.Sequential(norm), TWO)[0]
-        assert isinstance(converted, SyncBatchNorm2d) and converted.drop is norm.drop
+        converted = synchronise_batchnorm(nn.Sequential(copy.deepcopy(norm)), TWO)[0]
+        assert isinstance(converted, SyncBatchNorm2d) and type(converted.drop) is nn.Dropout
         torch.manual_seed(1)
         expected = norm(images)
         torch.manual_seed(1)

@@ -218,33 +218,27 @@ _KINDS = {
 
 
 def synchronise_batchnorm(network: nn.Module, world: World) -> nn.Module:
-    """Return `network` with batch norm over all ranks; `network` itself on one rank.
+    """Return `network`, on several ranks with batch norm over all of them.
 
-    Activations that timm keeps inside its batch norms stay; torch's own converter drops them.
+    The layers stay the same objects, with their hooks, under all their names. Activations that timm keeps
+    inside its batch norms stay; torch's own converter drops them.
+
+    Raises:
+        UserError: a layer is neither torch's nn.BatchNorm2d nor timm's.
     """
-    if world.size == 1:
-        return network
-    return _convert(network, world.device.type)
+    if world.size > 1:
+        for module in network.modules():
+            if isinstance(module, _BatchNorm):
+                module.__class__ = _find_kind(module, world.device.type)
+    return network
 
 
-def _convert(module: nn.Module, device: str) -> nn.Module:
-    """Return `module`; batch norms give way to ours, with their parameters, buffers, activation."""
-    if not isinstance(module, _BatchNorm):
-        for name, child in module.named_children():
-            setattr(module, name, _convert(child, device))
-        return module
-    has_activation = hasattr(module, "act")
-    is_known = has_activation or type(module).forward is nn.BatchNorm2d.forward
-    if not isinstance(module, nn.BatchNorm2d) or not is_known:
+def _find_kind(module: _BatchNorm, device: str) -> type[nn.BatchNorm2d]:
+    is_timm = f"{type(module).__module__}.".startswith("timm.") and hasattr(module, "act")
+    is_torch = type(module).forward is nn.BatchNorm2d.forward
+    if not isinstance(module, nn.BatchNorm2d) or not (is_timm or is_torch):
         raise UserError(
             f"--batch-norm global: {type(module).__name__} knows one process; use nn.BatchNorm2d in "
             "--model, or --batch-norm local"
         )
-    plain, activated = _KINDS[device]
-    kind = activated if has_activation else plain
-    sizes = module.num_features, module.eps, module.momentum
-    converted = kind(*sizes, module.affine, module.track_running_stats)
-    for shared in (module._parameters, module._buffers, module._modules):
-        for name, value in shared.items():
-            setattr(converted, name, value)
-    return converted.train(module.training)
+    return _KINDS[device][is_timm]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from unet_ddp.network.precision import train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.plugins import is_built_in
 from unet_ddp.runs.resume import StartPoint
-from unet_ddp.training.own_network import try_network
+from unet_ddp.training.own_network import AcrossRanks, try_network
 from unet_ddp.training.step import seed_all
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def build_weights(
         return network, None
     sides, size = data.crop_size or data.smallest, config.optimization.batch_size
     example = torch.rand(1 if size == 1 else 2, spec.architecture.channels, *sides)
-    with spec.precision.autocast():
+    is_global = world.size > 1 and config.network.batch_norm == "global"
+    with spec.precision.autocast(), AcrossRanks() if is_global else nullcontext():
         return network, try_network(name, network, build, example.to(world.device))
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from unet_ddp.errors import UserError
 from unet_ddp.training.own_state import Numbers, check_saved, holders, keeping
@@ -17,6 +19,21 @@ _ADVICE = "see docs/own_parts.md, State"
 _ACTIVATIONS = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid"}  # by torch's names
 _VIEWS = ("Slice", "Alias", "ToCopy", "View", "Clone")  # beginnings of names
 _CLOSE = 1e-4  # of the largest value: a GPU adds in any order
+
+
+class AcrossRanks(TorchFunctionMode):
+    """Refuses batch norm that a network computes itself, of the images of one rank alone."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = kwargs or {}
+        if func is F.batch_norm and (given.get("training") or True in args[5:6]):
+            raise UserError(
+                "--batch-norm global: F.batch_norm in forward knows one process; use nn.BatchNorm2d in --model, or "
+                "--batch-norm local"
+            )
+        return func(*args, **given)
 
 
 def try_network(
