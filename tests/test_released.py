@@ -225,7 +225,7 @@ def test_the_report_and_the_comparison_read_the_runs(home: Path) -> None:
     table = command(home, "compare", "run_two", "run_classes", "-o", "compare.html")
     rows = [read_csv(home / f"run_{case}/metrics.csv") for case in ("two", "classes")]
     assert all(
-        f"{max(float(row['validation_dice']) for row in each):.4f}" in table for each in rows
+        f"{max(float(row['validation_score']) for row in each):.4f}" in table for each in rows
     )
     assert start["date"].partition("+")[0].replace("T", " ") in table
 

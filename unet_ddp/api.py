@@ -50,7 +50,7 @@ def train(**settings: Any) -> TrainedRun:
 
     Example:
         run = unet_ddp.train(images="imgs", masks="masks", epochs=2, exp_name="first")
-        print(run.path, run.metrics[-1]["validation_dice"])
+        print(run.path, run.metrics[-1]["validation_score"])
         run.predictor()("new.jpg").to_image().save("mask.png")
 
     Args:

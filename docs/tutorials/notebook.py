@@ -35,13 +35,13 @@ except unet_ddp.UserError as error:
 
 # %%
 for row in run.metrics:
-    print(f"epoch {row['epoch']:.0f}: loss {row['loss']:.3f}, Dice {row['validation_dice']:.3f}")
+    print(f"epoch {row['epoch']:.0f}: loss {row['loss']:.3f}, Dice {row['validation_score']:.3f}")
 
 # %%
 import matplotlib.pyplot as plt
 
 figure, axes = plt.subplots(figsize=(5, 3), layout="constrained")
-axes.plot([row["epoch"] for row in run.metrics], [row["validation_dice"] for row in run.metrics])
+axes.plot([row["epoch"] for row in run.metrics], [row["validation_score"] for row in run.metrics])
 axes.set(xlabel="epoch", ylabel="validation Dice", ylim=(0, 1))
 
 # %% [markdown]

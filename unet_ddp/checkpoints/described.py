@@ -60,7 +60,7 @@ def read_described(path: Path, state: State) -> SavedModel | None:
     about = check_content(Description, path, {**facts, "model": state})
     run = {name: facts[name] for name in ("config", "best") if name in facts}
     described = about.architecture, about.labels, about.preprocessing
-    return SavedModel(about.model, *described, [], about.threshold, run)
+    return SavedModel(about.model, *described, [], about.threshold, run, about.score_name)
 
 
 def _read_text(path: Path) -> Any:

@@ -48,6 +48,11 @@ class Description:
     config: dict[str, object] | None = None
     names: str | None = None
 
+    @property
+    def score_name(self) -> str:
+        """Name of the score that chooses the best epoch."""
+        return self.best.name if self.best else "Dice"
+
     def __post_init__(self) -> None:
         """Refuse parts of different networks."""
         for name, own, other in (

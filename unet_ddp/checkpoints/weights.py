@@ -43,6 +43,8 @@ class SavedModel:
     probable class."""
     run: Content = field(default_factory=dict)
     """The config, names and best epoch of the run; empty for another program's file."""
+    score_name: str = "Dice"
+    """The score that chooses the best epoch of the run."""
 
 
 def read_model(path: Path, scale: float | None = None) -> SavedModel:
@@ -82,6 +84,7 @@ def read_model(path: Path, scale: float | None = None) -> SavedModel:
         [],
         about.threshold,
         run,
+        about.score_name,
     )
 
 

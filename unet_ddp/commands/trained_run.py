@@ -19,7 +19,7 @@ class TrainedRun:
 
     Example:
         run = unet_ddp.train(images="imgs", masks="masks", epochs=2, exp_name="first")
-        print(run.path, run.metrics[-1]["validation_dice"])  # from 0 to 1
+        print(run.path, run.metrics[-1]["validation_score"])  # from 0 to 1
         predictor = run.predictor(tta="mirror")
         predictor("new.jpg").to_image().save("mask.png")
     """

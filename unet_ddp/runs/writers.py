@@ -140,11 +140,6 @@ def score_columns(validation: Validation | None, names: list[str]) -> Row:
     return {key: to_cell(value) for key, value in row.items()}
 
 
-def chosen_by(rows: Iterable[Mapping[str, str]]) -> list[float]:
-    """Return the score that chooses the best epoch, by the rows of metrics.csv; nan for none."""
-    return [to_float(row.get("validation_score")) for row in rows]
-
-
 def score_column(score: str, name: str) -> str:
     """Return the column of a class's score, none that has another meaning."""
     column = f"{score}_{one_line(name)}"

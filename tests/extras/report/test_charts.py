@@ -130,6 +130,21 @@ def test_history_shows_the_columns_that_have_values() -> None:
     assert history_charts([]) == []
 
 
+def test_the_chart_of_validation_has_the_scores_that_predictions_have() -> None:
+    """Those at the threshold, and of objects the score that chooses; an epoch without a score has no dot."""
+    row = {
+        "epoch": "1",
+        "validation_dice": "0.2",
+        "validation_iou": "0.1",
+        "validation_score": "0.8",
+    }
+    rows = [row | {"threshold": "0.3"}, {"epoch": "2"}]
+    (chart,) = history_charts(rows)
+    assert [dot[3] for dot in dots(chart)] == ["Dice: 0.8 at 1", "IoU: 0.66667 at 1"]
+    (chart,) = history_charts([row], chosen_by="mean AP")
+    assert [name for _, name in chart.legend] == ["mean AP", "Dice", "IoU"]
+
+
 def test_a_range_test_is_shown_until_its_loss_has_doubled() -> None:
     steps = (("1e-4", "1"), ("1e-3", "1.9"), ("1e-2", "2"), ("0", "1"))
     (chart,) = history_charts([], [{"learning_rate": r, "loss": loss} for r, loss in steps])

@@ -16,7 +16,7 @@ from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.extras.report.compare import find_best, main, read_run
+from unet_ddp.extras.report.compare import main, read_run
 from unet_ddp.network.architecture import Architecture, build_network
 
 HEADING = "epoch,step,validation_dice,validation_iou,validation_score,seconds\n"
@@ -70,7 +70,7 @@ def test_the_table_has_the_best_run_first_and_what_differs(
         "wide", "0.8000", "0.7000", "1 of 1", "5", "12 min", "0.07 M", "0.01", "10.0", "3",
     ]  # fmt: skip
     assert table[2][:6] == [STRANGE, "0.7000", "0.6000", "2 of 3", "15", "33 s"]
-    assert table[3][:6] == ["blind", "-", "-", "1 of 2", "10", "10 s"]
+    assert table[3][:6] == ["blind", "-", "-", "2 of 2", "10", "10 s"]
     assert said == f"wrote {page}"
     parsed = Parsed(page.read_text(encoding="utf-8"))
     assert parsed.texts_of("th")[:10] == table[0] and STRANGE in parsed.texts_of("th")
@@ -80,17 +80,63 @@ def test_the_table_has_the_best_run_first_and_what_differs(
     ]  # fmt: skip
 
 
-def test_the_best_epoch_is_the_first_of_those_with_a_score() -> None:
-    nan = float("nan")
-    assert find_best([nan, 0.5, 0.7, 0.7]) == (2, 0.7)
-    assert find_best([nan, nan]) == (0, -1)
+def read_table(text: str) -> list[list[str]]:
+    """The rows of a printed table, as the cells of each."""
+    return [re.split(" {2,}", line.strip()) for line in text.splitlines()]
+
+
+def test_runs_of_two_classes_are_ranked_and_shown_by_their_scores_at_the_threshold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At 0.5, where no prediction is, the order is the other way round; IoU is Dice / (2 - Dice)."""
+    epochs = {"good": [(0.3, 0.6), (0.1, 0.8)], "bad": [(0.6, 0.5), (0.7, 0.4)]}
+    heading = "epoch,validation_dice,validation_iou,threshold,dice_at_threshold,validation_score\n"
+    for name, scores in epochs.items():
+        folder = write_run(tmp_path / name, [])
+        lines = [f"{k},{at_half},0.15,0.3,{d},{d}\n" for k, (at_half, d) in enumerate(scores, 1)]
+        (folder / "metrics.csv").write_text(heading + "".join(lines))
+    page = tmp_path / "page.html"
+    assert main([*(str(tmp_path / name) for name in sorted(epochs)), "-o", str(page)]) == 0
+    heads, *rows, _ = read_table(capsys.readouterr().out)
+    assert heads[:4] == ["run", "Dice", "IoU", "of epoch"]
+    assert [row[:4] for row in rows] == [
+        ["good", "0.8000", "0.6667", "2 of 2"], ["bad", "0.5000", "0.3333", "1 of 2"],
+    ]  # fmt: skip
+    titles = Parsed(page.read_text(encoding="utf-8")).texts_of("title")
+    assert "good: 0.8 at 2" in titles and "bad: 0.7 at 2" not in titles
+
+
+def test_runs_of_objects_have_their_own_column_and_charts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their mean AP is no Dice: they are not ranked among those that Dice chooses; last.pt says it, too."""
+    write_run(tmp_path / "pixels", [(0.5, 0.4, 1)])
+    write_run(tmp_path / "blind", [("", "", 1)], "last.pt")
+    for name, score in (("low", 0.6), ("high", 0.7)):
+        path = write_run(tmp_path / name, [(0.9, 0.8, 1)]) / "best.pt"
+        best = {"score": score, "name": "mean AP", "dice": 0.9, "epoch": 0, "improved": 0}
+        checkpoint.save(path, {**checkpoint.load(path), "best": best})
+        (tmp_path / name / "metrics.csv").write_text(f"{HEADING}1,5,0.9,0.8,{score},1\n")
+    low = tmp_path / "low"
+    checkpoint.save(low / "last.pt", {**checkpoint.load(low / "best.pt"), "optimizer": {}})
+    page, places = tmp_path / "page.html", ["blind", "low/last.pt", "pixels", "high"]
+    assert main([*(str(tmp_path / place) for place in places), "-o", str(page)]) == 0
+    heads, *rows, _ = read_table(capsys.readouterr().out)
+    assert heads[:4] == ["run", "Dice", "IoU", "mean AP"]
+    assert [row[:4] for row in rows] == [
+        ["pixels", "0.5000", "0.4000", "-"], ["high", "0.9000", "0.8000", "0.7000"],
+        ["low", "0.9000", "0.8000", "0.6000"], ["blind", "-", "-", "-"],
+    ]  # fmt: skip
+    parsed = Parsed(page.read_text(encoding="utf-8"))
+    assert {"Validation Dice", "Validation mean AP"} < {*parsed.texts_of("h3")}
+    assert "high: 0.7 at 1" in parsed.texts_of("title")
 
 
 def test_a_checkpoint_stands_for_its_run(runs: list[Path]) -> None:
     """Its row has the run's best epoch, so it does not have the checkpoint's name."""
     whole, one = read_run(runs[0]), read_run(runs[0] / "best.pt")
     assert one.name == STRANGE and one.cells == whole.cells
-    assert whole.dice == [0.5, 0.7, 0.6] and whole.seconds == [10, 21, 33]
+    assert whole.history == [0.5, 0.7, 0.6] and whole.seconds == [10, 21, 33]
 
 
 def test_runs_of_one_name_are_told_apart(

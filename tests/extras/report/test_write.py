@@ -29,6 +29,7 @@ from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.splits import Split
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
+from unet_ddp.evaluation.results import COLUMNS
 from unet_ddp.extras.report import write
 from unet_ddp.extras.report.write import write_report, write_reports, write_samples
 from unet_ddp.network.architecture import build_network, choose_architecture
@@ -106,6 +107,20 @@ def test_a_report_has_what_the_run_has(folder: Path, pairs: list[Pair]) -> None:
     first = path.read_bytes()
     write_report(folder, pairs, World(), notes=["a note"], workers=0)
     assert path.read_bytes() == first
+
+
+def test_the_scores_are_those_at_the_threshold_of_predictions(
+    folder: Path, pairs: list[Pair]
+) -> None:
+    """Beside the validation Dice at the threshold stood the IoU at 0.5: a pair that no masks can have."""
+    content = checkpoint.load(folder / "best.pt")
+    checkpoint.save(folder / "best.pt", {**content, "threshold": 0.25})
+    text = write_report(folder, pairs, World(), workers=0).read_text(encoding="utf-8")
+    page = Parsed(text)
+    assert any("foreground from probability 0.250 on" in text for text in page.texts_of("p"))
+    facts = dict(zip(page.texts_of("dt"), page.texts_of("dd"), strict=True))
+    dice, iou = map(float, page.texts_of("td")[len(COLUMNS) + 1 :][:2])  # of the foreground
+    assert f"{iou:.4f}" == facts["IoU"] and iou == pytest.approx(dice / (2 - dice), abs=1e-4)
 
 
 def test_without_images_or_a_network_it_has_the_curves(folder: Path, pairs: list[Pair]) -> None:

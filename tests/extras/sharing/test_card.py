@@ -42,9 +42,9 @@ def write_run(folder: Path) -> Path:
     }
     best = {"score": 0.625, "name": "Dice", "dice": 0.625, "epoch": 1, "improved": 1}
     checkpoint.save(folder / "best.pt", {**content, "config": config, "best": best})
-    columns = ["epoch", "validation_dice", "validation_iou"]
+    columns = ["epoch", "validation_dice", "validation_score", "validation_iou"]
     columns += [f"{kind}_{name}" for kind in ("dice", "iou") for name in LABELS.class_names]
-    rows = ["1,0.1,0.1" + ",0.1" * 6, "2,0.625,0.5,0.9,0.75,0.5,0.8,0.6,0.4375", "3" + ",0.2" * 8]
+    rows = ["1" + ",0.1" * 9, "2,0.625,0.625,0.5,0.9,0.75,0.5,0.8,0.6,0.4375", "3" + ",0.2" * 9]
     (folder / "metrics.csv").write_text("\n".join([",".join(columns), *rows]) + "\n")
     parts = ["training"] * 3 + ["validation"] * 2
     lines = [f'"/mnt/me/secret/{number}.png","m","g","{part}"' for number, part in enumerate(parts)]
@@ -172,6 +172,42 @@ def test_scores_of_another_run_are_not_the_card_s(tmp_path: Path) -> None:
     assert main(["export", str(best), "--card", str(tmp_path / "net")]) == 0
     text = (tmp_path / "net/README.md").read_text()
     assert "- Dice: 0.6250" in text and "0.9000" not in text and "numbers of images are not" in text
+
+
+@pytest.mark.parametrize("has_metrics", [True, False])
+def test_the_scores_of_two_classes_are_those_at_the_threshold(
+    has_metrics: bool, tmp_path: Path
+) -> None:
+    """The card that predicts from 0.3 on had the scores at 0.5, and called its class weak."""
+    write_model(tmp_path / "best.pt", Labels((0, 255), names=("nothing", "car")), threshold=0.3)
+    best = {"score": 0.8, "name": "Dice", "dice": 0.25, "epoch": 0, "improved": 0}
+    content = checkpoint.load(tmp_path / "best.pt")
+    checkpoint.save(tmp_path / "best.pt", {**content, "best": best})
+    columns = "epoch,validation_dice,validation_iou,threshold,validation_score,dice_nothing,dice_car,iou_nothing,iou_car\n"
+    if has_metrics:
+        text = f"{columns}1,0.25,0.15,0.3,0.8,0.9,0.25,0.85,0.15\n"
+        (tmp_path / "metrics.csv").write_text(text)
+    assert main(["export", str(tmp_path / "best.pt"), "--card", str(tmp_path / "net")]) == 0
+    text = (tmp_path / "net/README.md").read_text()
+    assert "- Dice: 0.8000\n- IoU: 0.6667\n" in text and "with a Dice below" not in text
+    assert ("| car | 0.8000 | 0.6667 |" in text) == has_metrics
+    assert not {"0.2500", "0.1500", "| nothing |"} & {*text.split(), *text.splitlines()}
+    found = ModelCard.load(tmp_path / "net/README.md").data.eval_results or ()
+    assert [each.metric_value for each in found] == [0.8, 0.6667]
+
+
+def test_the_card_of_objects_has_the_score_that_chose_the_epoch(tmp_path: Path) -> None:
+    write_model(tmp_path / "best.pt", ObjectLabels.of(("cell",)))
+    best = {"score": 0.375, "name": "mean AP", "dice": 0.75, "epoch": 0, "improved": 0}
+    content = checkpoint.load(tmp_path / "best.pt")
+    checkpoint.save(tmp_path / "best.pt", {**content, "best": best})
+    text = "epoch,validation_dice,validation_iou,validation_score\n1,0.75,0.6,0.375\n"
+    (tmp_path / "metrics.csv").write_text(text)
+    assert main(["export", str(tmp_path / "best.pt"), "--card", str(tmp_path / "net")]) == 0
+    said = (tmp_path / "net/README.md").read_text()
+    assert "- mean AP: 0.3750\n- Dice: 0.7500\n- IoU: 0.6000\n" in said
+    found = ModelCard.load(tmp_path / "net/README.md").data.eval_results or ()
+    assert [each.metric_type for each in found] == ["mean_average_precision", "dice", "mean_iou"]
 
 
 def test_files_of_other_programs_are_kept(

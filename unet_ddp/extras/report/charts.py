@@ -14,12 +14,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from itertools import chain
 
 from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from unet_ddp.evaluation.results import Evaluation
+from unet_ddp.runs.epoch_scores import scores_of
 from unet_ddp.runs.writers import to_float
 
 Rows = Sequence[Mapping[str, str]]
@@ -57,14 +59,6 @@ _MOST_DOTS = 60
 _EVERY = 4  # thresholds for each point drawn: a chart has fewer pixels than there are thresholds
 
 _LOSSES = "loss", "dice_loss", "tversky_loss", "lovasz_loss", "cross_entropy", "focal_loss"
-_HISTORY = {  # titles, columns of metrics.csv, names of their lines
-    "Validation": {
-        "validation_dice": "Dice",
-        "validation_iou": "IoU",
-        "dice_at_threshold": "Dice at the best threshold",
-    },
-    "Learning rate at the epoch's end": {"learning_rate": "learning rate"},
-}
 
 
 @dataclass(frozen=True)
@@ -97,22 +91,28 @@ class Line:
         return len(self.points) <= _MOST_DOTS and not self.is_reference
 
 
-def history_charts(rows: Rows, range_test: Rows = ()) -> list[Chart]:
+def history_charts(rows: Rows, range_test: Rows = (), chosen_by: str = "Dice") -> list[Chart]:
     """Return losses, scores and learning rate by epoch from the rows of metrics.csv.
 
-    The rows of learning_rate.csv give another chart.
+    For `chosen_by` see `scores_of`. The rows of learning_rate.csv give another chart.
     """
     epochs = _read_column(rows, "epoch")
     known = [*_LOSSES]
     names = list(rows[-1]) if rows else []
     if "loss" in names and "validation_dice" in names:  # between them a loss of the user's own
         known += names[names.index("loss") : names.index("validation_dice")]
-    titles = {"Loss": {name: name.replace("_", " ") for name in known}, **_HISTORY}
+    scores = [scores_of(row, chosen_by) for row in rows]
+    columns = {
+        "Loss": {name.replace("_", " "): _read_column(rows, name) for name in known},
+        "Validation": {
+            name: [each.get(name, math.nan) for each in scores]
+            for name in dict.fromkeys(chain(*scores))
+        },
+        "Learning rate at the epoch's end": {"learning rate": _read_column(rows, "learning_rate")},
+    }
     charts = []
-    for title, columns in titles.items():
-        lines = []
-        for column, name in columns.items():
-            lines.append(Line(name, epochs, _read_column(rows, column)))
+    for title, named in columns.items():
+        lines = [Line(name, epochs, column) for name, column in named.items()]
         charts.append(draw(title, lines, xlabel="epoch"))
     rates = _read_column(range_test, "learning_rate")
     powers = [math.log10(max(rate, 1e-9)) for rate in rates]

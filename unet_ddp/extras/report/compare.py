@@ -23,7 +23,8 @@ from unet_ddp.files import as_local_path, as_path, is_address, write_errors, wri
 from unet_ddp.metrics.scores import show
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.plugins import is_own
-from unet_ddp.runs.writers import chosen_by, describe_time, read_rows, to_float
+from unet_ddp.runs.epoch_scores import chosen_by, find_best, scores_of
+from unet_ddp.runs.writers import describe_time, read_rows, to_float
 from unet_ddp.settings import Kind, flag, names_of
 
 _MOST_LINES = 8
@@ -40,17 +41,18 @@ class CompareConfig:
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, flag("RUN ...")]
     """Run folders or checkpoints in them, or their addresses."""
     output: Annotated[str, flag("FILE", "-o")] = "compare.html"
-    """Page to write, with the table and charts of validation Dice."""
+    """Page to write, with the table and charts of validation scores."""
 
 
 class Run(NamedTuple):
-    """The scores, costs and settings of a run; scores are nan where there was no validation."""
+    """The scores, costs and settings of a run; its history is nan where there was no validation."""
 
     name: str
-    dice: list[float]  # validation Dice of each epoch
+    chosen_by: str  # name of the score that chooses its best epoch
+    history: list[float]  # that score of each epoch
     seconds: list[float]  # time of training and validation until the end of each epoch
-    scores: dict[str, float]  # of its best epoch
-    cells: dict[str, str]  # its row of the table, but for settings
+    scores: dict[str, float]  # the known ones of its best epoch, by name
+    cells: dict[str, str]  # its row of the table, but for scores and settings
     settings: Mapping[str, object]
     provenance: Mapping[str, str]  # versions, machine and end
 
@@ -99,7 +101,7 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
     for place, run in found.items():
         name = run.name if names[run.name] == 1 else str(folder_of(place))
         runs.append(run._replace(name=name))
-    runs.sort(key=lambda run: -find_best(run.dice)[1])
+    runs.sort(key=lambda run: (not run.scores, run.chosen_by, -find_best(run.history)[1]))
     table, means = tabulate(runs), average(runs)
     notes = [*means]
     if len(runs) > _MOST_LINES:
@@ -122,12 +124,6 @@ def folder_of(place: Path) -> Path:
     return place.parent if place.suffix == ".pt" else place
 
 
-def find_best(dice: Sequence[float]) -> tuple[int, float]:
-    """Return the first epoch with the highest Dice, from 0, and that; -1 for nan."""
-    known = [-1.0 if math.isnan(each) else each for each in dice]
-    return known.index(max(known)), max(known)
-
-
 def read_run(place: Path) -> Run:
     """Return the run of a folder, of a checkpoint, or at an address; see `compare` for errors."""
     folder = folder_of(place)
@@ -139,13 +135,10 @@ def read_run(place: Path) -> Run:
     rows = read_rows(folder / "metrics.csv")
     if not rows:
         raise UserError(f"{folder}: no epoch is done (metrics.csv); train it first")
-    dice = [to_float(row.get("validation_dice")) for row in rows]
+    history = chosen_by(rows)
     seconds = [to_float(row.get("seconds")) for row in rows]
-    best = find_best(chosen_by(rows))[0]
-    scores = {"Dice": dice[best], "IoU": to_float(rows[best].get("validation_iou"))}
+    best = find_best(history)[0]
     cells = {
-        "Dice": show(scores["Dice"]),
-        "IoU": show(scores["IoU"]),
         "of epoch": f"{best + 1} of {len(rows)}",
         "steps": rows[-1].get("step") or "-",
         "time": describe_time(sum(seconds)),
@@ -153,7 +146,14 @@ def read_run(place: Path) -> Run:
     }
     provenance = summarise_provenance(folder)
     return Run(
-        name, dice, list(accumulate(seconds)), scores, cells, model.run["config"], provenance
+        name,
+        model.score_name,
+        history,
+        list(accumulate(seconds)),
+        scores_of(rows[best], model.score_name),
+        cells,
+        model.run["config"],
+        provenance,
     )
 
 
@@ -169,12 +169,14 @@ def _count_parameters(model: SavedModel, architecture: Architecture, source: Pat
 
 
 def tabulate(runs: Sequence[Run]) -> list[list[str]]:
-    """Return a heading and a row for each run: its cells, and settings, versions and machines that differ."""
+    """Return a heading and a row for each run: its scores and cells, and settings, versions and machines that differ."""
     names = set[str]().union(*(run.settings for run in runs))
     differing = _find_differing(runs, sorted(names - names_of(TrainConfig, Kind.FILES)))
-    rows = [["run", *runs[0].cells, *differing]]
+    titles = list(dict.fromkeys(title for run in runs for title in run.scores))
+    rows = [["run", *titles, *runs[0].cells, *differing]]
     for run in runs:
-        rows.append([run.name, *run.cells.values(), *map(run.show, differing)])
+        scores = [show(run.scores.get(title, math.nan)) for title in titles]
+        rows.append([run.name, *scores, *run.cells.values(), *map(run.show, differing)])
     for name in dict.fromkeys(name for run in runs for name in run.provenance):
         column = [run.provenance.get(name, "-") for run in runs]
         if len({*column}) > 1:
@@ -199,7 +201,7 @@ def average(runs: Sequence[Run]) -> list[str]:
     repeated: dict[tuple[object, ...], dict[tuple[str, str], Run]] = {}
     left_out = {*names_of(TrainConfig, Kind.FILES), *_REPEATED}
     for run in runs:
-        if math.isnan(run.scores["Dice"]):
+        if not run.scores:
             continue
         others = []
         for name, value in sorted(run.settings.items()):
@@ -216,8 +218,9 @@ def average(runs: Sequence[Run]) -> list[str]:
 def _describe_mean(runs: Sequence[Run]) -> str:
     scores = []
     for name in runs[0].scores:
-        column = [run.scores[name] for run in runs]
-        scores.append(f"{name} {mean(column):.4f} ± {stdev(column):.4f}")
+        column = [run.scores[name] for run in runs if name in run.scores]
+        if len(column) == len(runs):
+            scores.append(f"{name} {mean(column):.4f} ± {stdev(column):.4f}")
     differing = " and ".join(_find_differing(runs, _REPEATED))
     names = join_some([run.name for run in runs], _MOST_LINES)
     return (
@@ -227,19 +230,20 @@ def _describe_mean(runs: Sequence[Run]) -> str:
 
 
 def _draw(runs: Sequence[Run]) -> list[Any]:
-    """Return charts of validation Dice by epoch and by time."""
+    """Return charts of the scores that choose the best epochs, by epoch and by time."""
     from unet_ddp.extras.report.charts import Line, draw  # matplotlib: a second
 
     unit, length = "seconds", 1
     if max(run.seconds[-1] for run in runs) > 600:
         unit, length = "minutes", 60
-    by_epoch, by_time = [], []
-    for run in runs:
-        by_epoch.append(Line(run.name, range(1, len(run.dice) + 1), run.dice))
-        times = [seconds / length for seconds in run.seconds]
-        by_time.append(Line(run.name, times, run.dice))
-    charts = (
-        draw("Validation Dice", by_epoch, xlabel="epoch"),
-        draw("Validation Dice over time", by_time, xlabel=unit),
-    )
+    charts = []
+    for name in dict.fromkeys(run.chosen_by for run in runs):
+        by_epoch, by_time = [], []
+        for run in runs:
+            if run.chosen_by == name:
+                by_epoch.append(Line(run.name, range(1, len(run.history) + 1), run.history))
+                times = [seconds / length for seconds in run.seconds]
+                by_time.append(Line(run.name, times, run.history))
+        charts.append(draw(f"Validation {name}", by_epoch, xlabel="epoch"))
+        charts.append(draw(f"Validation {name} over time", by_time, xlabel=unit))
     return [chart for chart in charts if chart.legend]

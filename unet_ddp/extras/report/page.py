@@ -32,6 +32,7 @@ class Page:
     evaluation: Evaluation | None = None
     pictures: Sequence[Picture] = ()
     history: Sequence[Mapping[str, str]] = ()  # the rows of metrics.csv
+    chosen_by: str = "Dice"  # the score that chooses the best of them
     range_test: Sequence[Mapping[str, str]] = ()  # the rows of learning_rate.csv
     table: Sequence[Sequence[str]] = ()  # a heading and a row for each run that is compared
     comparison: Sequence[Any] = ()  # charts of the runs that are compared
@@ -70,7 +71,7 @@ def render(page: Page) -> str:
         decision=find_head(evaluation.labels).decision if evaluation else "",
         legend=legend(evaluation.labels) if evaluation else [],
         columns=list(COLUMNS),
-        history=[*page.comparison, *history_charts(page.history, page.range_test)],
+        history=[*page.comparison, *history_charts(page.history, page.range_test, page.chosen_by)],
         probabilities=probability_charts(evaluation) if evaluation else [],
         most_classes=_MOST_CLASSES,
         version=__version__,

@@ -81,7 +81,9 @@ def write_report(
             model, source, world.device, bfloat16=bfloat16, network=network, fold=False
         )
         predictor, dataset = _open(loaded, model, pairs, world.device)
-        evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=workers)
+        evaluation = score_pairs(
+            predictor, dataset, world, threshold=predictor.threshold, workers=workers
+        )
 
     def write() -> Path:
         pictures = make_gallery(evaluation, predictor, dataset) if evaluation else []
@@ -111,6 +113,7 @@ def _fill_page(
         evaluation=evaluation,
         pictures=pictures,
         history=history,
+        chosen_by=model.score_name if model else "Dice",
         range_test=read_rows(folder / "learning_rate.csv"),
         provenance=list_provenance(folder),
         settings=_read_shown(folder / "config.yaml"),

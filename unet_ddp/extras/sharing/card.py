@@ -21,7 +21,11 @@ _FILES = (WEIGHTS, "config.json", "README.md")
 _TEMPLATE = Path(__file__).with_name("card.md.jinja")
 _ADVICE = "make room, or use another --card"
 _WEAK = 0.5  # Dice below which the card names a class
-_METRICS = {"validation_dice": ("dice", "Dice"), "validation_iou": ("mean_iou", "Mean IoU")}
+_METRICS = {  # names and titles on the Hub
+    "mean AP": ("mean_average_precision", "Mean AP"),
+    "Dice": ("dice", "Dice"),
+    "IoU": ("mean_iou", "Mean IoU"),
+}
 
 
 def read_checked(
@@ -62,7 +66,7 @@ def write_card(
         f"{folder}: {', '.join(_FILES)}",
         f"  use it with: predict.py --model {folder / WEIGHTS}",
     ]
-    if "validation_dice" not in facts.scores:
+    if not facts.scores:
         advice = "; export best.pt" if source.with_name("best.pt").is_file() else ""
         lines.append(f"  the card has no scores: this checkpoint does not say them{advice}")
     if licence == "unknown":
@@ -120,8 +124,8 @@ def _to_results(facts: Facts) -> list[Any]:
             dataset_name="validation images of the run",
             metric_type=kind,
             metric_name=title,
-            metric_value=round(facts.scores[column], 4),
+            metric_value=round(facts.scores[name], 4),
         )
-        for column, (kind, title) in _METRICS.items()
-        if column in facts.scores
+        for name, (kind, title) in _METRICS.items()
+        if name in facts.scores
     ]

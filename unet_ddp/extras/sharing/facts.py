@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import math
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from unet_ddp.checkpoints.file import Content
 from unet_ddp.checkpoints.weights import SavedModel
 from unet_ddp.data.labels import Labels
-from unet_ddp.runs.writers import read_rows, score_column
+from unet_ddp.runs.epoch_scores import chosen_by, scores_of
+from unet_ddp.runs.writers import read_rows, score_column, to_float
 
 _SETTINGS = ("epochs", "loss", "learning_rate", "augmentation", "crop_size", "encoder_weights", "precision", "seed")  # fmt: skip
 
@@ -24,9 +25,9 @@ class Facts:
     counts: dict[str, int]
     """Number of images in each part of the split."""
     scores: dict[str, float]
-    """Validation scores by their columns in metrics.csv, of the epoch that was saved."""
+    """Validation scores by their names, of the epoch that was saved, as predictions have them."""
     classes: list[tuple[str, float, float]]
-    """Name, Dice and IoU of each class."""
+    """Name, Dice and IoU of each class of which they are known."""
     settings: dict[str, object]
     """Settings of the training."""
 
@@ -34,18 +35,13 @@ class Facts:
 def find_facts(saved: SavedModel, source: Path, labels: Labels) -> Facts:
     """Return the facts in a checkpoint and next to it."""
     best = saved.run.get("best") or {}
-    dice = best.get("dice")
-    own = {} if dice is None else {"validation_dice": float(dice)}
-    scores = _find_scores(saved.run, source.parent / "metrics.csv") or own
-    pairs = [(name, (scores.get(score_column("dice", name)), scores.get(score_column("iou", name)))) for name in labels.class_names]  # fmt: skip
-    classes = [
-        (name, dice, iou) for name, (dice, iou) in pairs if dice is not None and iou is not None
-    ]
+    row = _find_row(best, source.parent / "metrics.csv")
+    own = {"validation_score": str(best.get("score")), "threshold": str(saved.threshold or "")}
+    scores = scores_of(row or own, saved.score_name)
     config = saved.run.get("config") or {}
     settings = {name: _tell(config[name]) for name in _SETTINGS if config.get(name) is not None}
-    is_its_run = len(scores) > len(own)
-    counts = _count_images(source.parent / "split.csv") if is_its_run else {}
-    return Facts(counts, scores, classes, settings)
+    counts = _count_images(source.parent / "split.csv") if row else {}
+    return Facts(counts, scores, _list_classes(row, scores, labels), settings)
 
 
 def _tell(value: object) -> object:
@@ -54,21 +50,29 @@ def _tell(value: object) -> object:
     return "own" if is_text and not str(value).replace("-", "_").isidentifier() else value
 
 
-def _find_scores(run: Content, path: Path) -> dict[str, float]:
-    """Return the scores of the epoch whose weights a checkpoint has; none if the file is of another run."""
-    best = run.get("best") or {}
-    if not {"epoch", "score"} <= {*best} or not path.is_file():
+def _find_row(best: Content, path: Path) -> Mapping[str, str]:
+    """Return the row of metrics.csv of the epoch whose weights a checkpoint has; empty if the file is of another run."""
+    if not best or not path.is_file():
         return {}
     row = {each.get("epoch"): each for each in read_rows(path)}.get(str(int(best["epoch"]) + 1), {})
-    scores = {}
-    for name, text in row.items():
-        if text and name.startswith(("validation_", "dice_", "iou_")):
-            with suppress(ValueError):
-                scores[name] = float(text)
-    scores = {name: score for name, score in scores.items() if math.isfinite(score)}
-    dice = best["dice"] or 0.0
-    is_its = math.isclose(scores.get("validation_dice", -1.0), dice, rel_tol=1e-6)
-    return scores if is_its else {}
+    (score,) = chosen_by([row])
+    return row if math.isclose(score, best["score"], rel_tol=1e-6) else {}
+
+
+def _list_classes(
+    row: Mapping[str, str], scores: Mapping[str, float], labels: Labels
+) -> list[tuple[str, float, float]]:
+    """Return the classes of which a row has scores as predictions have them; of two, it is the second."""
+    if row.get("threshold"):
+        return [(labels.class_names[1], scores["Dice"], scores["IoU"])]
+    if labels.may_overlap:
+        return []
+    classes = []
+    for name in labels.class_names:
+        dice, iou = (to_float(row.get(score_column(score, name))) for score in ("dice", "iou"))
+        if not math.isnan(dice + iou):
+            classes.append((name, dice, iou))
+    return classes
 
 
 def _count_images(path: Path) -> dict[str, int]:

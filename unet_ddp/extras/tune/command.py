@@ -32,8 +32,9 @@ from unet_ddp.extras.tune.trainings import (
 )
 from unet_ddp.files import as_local_path, write_errors, write_text
 from unet_ddp.files.contents import read_json
+from unet_ddp.runs.epoch_scores import chosen_by
 from unet_ddp.runs.lock import lock_folder
-from unet_ddp.runs.writers import chosen_by, describe_time, read_rows
+from unet_ddp.runs.writers import describe_time, read_rows
 from unet_ddp.settings import Kind, as_flag, flag, names_of
 
 _FACTOR = 3  # of epochs from rung to rung, by which the trials become fewer
