@@ -131,6 +131,23 @@ def _both(self: Any, x: Tensor) -> Tensor:
     return self.two(self.one(x))  # type: ignore[no-any-return]
 
 
+def _again(self: Any, width: int) -> None:
+    self.steps = nn.Sequential(*self.encoder)
+
+
+def _by_steps(self: Any, images: Tensor) -> Tensor:
+    return self.head(self.steps(images).relu())  # type: ignore[no-any-return]
+
+
+def _hooked(self: Any, width: int) -> None:
+    self.encoder[1].register_forward_hook(lambda module, given, output: output * 3)
+
+
+def _kept(self: Any, width: int) -> None:
+    kept = self.kept = dict[str, Tensor]()
+    self.encoder.register_forward_hook(lambda module, given, output: kept.update(encoder=output))
+
+
 def _weight_norm(self: Any, width: int) -> None:
     with warnings.catch_warnings(action="ignore"):  # that it is old
         self.block = nn.utils.weight_norm(nn.Conv2d(width, width, 1))
@@ -175,6 +192,10 @@ NETWORKS: dict[str, tuple[Any, str]] = {
     "list": (network(_list, _remember), "its seen is in no checkpoint"),
     "unused": (network(_counter), ""),
     "tied": (network(_tied, _both), ""),
+    "two names": (type("Alias", (Plain,), {"add": _again, "forward": _by_steps}), ""),
+    "hook": (network(_hooked), ""),
+    "remembered": (network(_kept, lambda s, x: x + s.kept["encoder"].mean()), ""),
+    "always dropout": (network(None, lambda s, x: F.dropout(x)), "predicts by chance: two passes"),
     "weight norm": (network(_weight_norm, lambda s, x: s.block(x)), ""),
     "spectral norm": (network(_spectral_norm, lambda s, x: s.block(x)), ""),
     "double": (type("Double", (Plain,), {"add": lambda self, width: self.double()}), ""),

@@ -176,6 +176,36 @@ def test_what_is_no_loss_is_a_line_before_the_run_has_its_folder(
     assert not (own_loss / "checkpoints" / "last.pt").exists()
 
 
+MEANS = """
+class Own:
+    column = "own"
+
+    def __init__(self, options):
+        pass
+
+    def sums(self, batch):
+        loss = -(batch.truth * batch.log_probabilities).sum(1)
+        return {"loss": loss.WAY().view(1), "pixels": loss.new_tensor([loss.numel()])}
+
+    def value(self, sums, weights):
+        return (sums["loss"] / sums["pixels"]).squeeze()
+"""
+
+
+@pytest.mark.parametrize(("way", "is_sum"), [("sum", True), ("mean", False), ("amax", False)])
+def test_sums_that_ranks_can_not_add_up_are_refused(own_loss: Path, way: str, is_sum: bool) -> None:
+    (own_loss / "my_losses.py").write_text(MEANS.replace("WAY", way))
+    for name in ("my_losses:Own", "my_losses:Own+ce", "dice+my_losses:Own"):
+        loss = SegmentationLoss(OptimizationConfig(loss=name))
+        if is_sum:
+            try_loss(loss, 3, torch.device("cpu"))
+            continue
+        with pytest.raises(
+            UserError, match=r"--loss .*: loss of two images is .* as the sum of each: return sums"
+        ):
+            try_loss(loss, 3, torch.device("cpu"))
+
+
 def mean_ce(logits: Tensor, masks: Tensor) -> Tensor:
     """Return a plain loss, where the ranks of the tests find it; the ranks' valid pixels are not as many."""
     return F.cross_entropy(logits, masks, ignore_index=255).nan_to_num()

@@ -51,9 +51,10 @@ def fold_batchnorm(network: nn.Module, channels: int) -> nn.Module:
     """Return a copy that computes the same with each batch norm folded into its convolution.
 
     Only where one is applied to the output of the other, which nothing else uses. That is seen in a
-    forward pass of a small image of `channels`. The network itself is returned, in evaluation mode, if it
-    can't take one, can't be copied, or if its copy computes something else: a user's own network may use a
-    layer in ways that no pass shows. The activation in timm's batch norm stays.
+    forward pass of a small image of `channels`. The activation in timm's batch norm stays.
+
+    The network itself is returned, in evaluation mode, if it can't take such an image or be copied, or if
+    its copy computes something else: a user's own may use a layer in ways that no pass shows.
     """
     network.eval()
     try:

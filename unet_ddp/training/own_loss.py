@@ -24,6 +24,7 @@ _TAKEN = {
 }  # fmt: skip
 _SCORES = ("validation_", "dice_", "iou_")
 _SIDE = 64  # pixels
+_FARTHEST = 0.25  # from a sum, of it: a mean or a maximum is farther, a sum of random pixels is not
 
 
 class MeanOverRanks(nn.Module):
@@ -135,6 +136,7 @@ def try_loss(
         loss.zero_grad(set_to_none=True)
         has_sums = any(not isinstance(function, MeanOverRanks) for function in functions)
         with torch.no_grad():
+            _check_sums(name, loss, logits, masks)
             for each in (0, num_classes - 1) if has_sums else ():  # a class alone
                 loss(logits, torch.full_like(masks, each))
             _compare_again(name, loss, logits, masks)
@@ -153,6 +155,25 @@ def _check_state(name: str, loss: SegmentationLoss) -> None:
                 raise UserError(
                     f"--loss {name}: nothing would train its parameter {attribute}; derive the class from "
                     "torch.nn.Module (docs/losses.md)"
+                )
+
+
+def _check_sums(name: str, loss: SegmentationLoss, logits: Tensor, masks: Tensor) -> None:
+    """Check that the sums of two images are those of each, added up: so ranks add them."""
+    weights = logits.new_ones(logits.shape[1])
+    for key, term in loss.own_terms.items():
+        if isinstance(term.function, MeanOverRanks):
+            continue
+        whole, first, second = (
+            term.sums(loss.split(logits[part], masks[part], weights)[key == "pixel"])
+            for part in (slice(0, 2), slice(0, 1), slice(1, 2))
+        )
+        for each, found in whole.items():
+            added = first[each] + second[each]
+            if not torch.allclose(found.double(), added.double(), rtol=_FARTHEST, atol=1e-6):
+                raise UserError(
+                    f"--loss {name}: {each} of two images is {found[0]:.3g}, but {added[0]:.3g} as the sum of each: "
+                    "return sums, which ranks add up, and divide in value (docs/losses.md)"
                 )
 
 

@@ -136,15 +136,21 @@ def _compare(
     modes = [(module, module.training) for module in network.modules()]
     state = {name: value.clone() for name, value in network.state_dict().items()}
     outputs = []
-    for each, other in ((network, state), (twin, state)):
-        each.load_state_dict(other)
+    for each, seed in ((network, 1), (twin, 1), (network, 2)):
+        each.load_state_dict(state)
         each.train(is_training)
-        seed_all(1)
+        seed_all(seed)
         outputs.append(each(example.flip(0) * 0.5 + 0.25).double())
     for module, mode in modes:
         module.training = mode
-    gap = (outputs[0] - outputs[1]).abs().max()
-    if gap <= _CLOSE * outputs[0].abs().max():
+    built, drawn = ((outputs[0] - other).abs().max() for other in outputs[1:])
+    most = _CLOSE * outputs[0].abs().max()
+    if built <= most < drawn and not is_training:
+        raise UserError(
+            f"{where}: predicts by chance: two passes of one image differ; use nn.Dropout, or "
+            "F.dropout(..., training=self.training)"
+        )
+    if built <= most:
         return
     what = "trains on as another one" if is_training else "predicts otherwise"
     raise UserError(
