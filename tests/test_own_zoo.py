@@ -144,7 +144,10 @@ MORE_FORMS = {
 NO_FORM = {
     ("branch", "float32"): "which of its layers run depends on the image's pixels;",
     ("made", "float16"): "can't be opened again (",
-    ("remembered", "float32"): "torch can't trace it ('encoder')",  # its hook writes to another copy's
+    (
+        "remembered",
+        "float32",
+    ): "torch can't trace it ('encoder')",  # its hook writes to another copy's
 }
 # Graphs as of others.
 ALIKE = ("partial", "method", "huge", "unused", "integers", "double", "constant")

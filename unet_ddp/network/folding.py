@@ -54,7 +54,7 @@ def fold_batchnorm(network: nn.Module, channels: int) -> nn.Module:
     forward pass of a small image of `channels`. The activation in timm's batch norm stays.
 
     The network itself is returned, in evaluation mode, if it can't take such an image or be copied, or if
-    its copy computes something else: a user's own may use a layer in ways that no pass shows.
+    its copy computes something else. A user's own may use a layer in ways that no pass shows.
     """
     network.eval()
     try:

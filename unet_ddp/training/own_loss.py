@@ -159,7 +159,7 @@ def _check_state(name: str, loss: SegmentationLoss) -> None:
 
 
 def _check_sums(name: str, loss: SegmentationLoss, logits: Tensor, masks: Tensor) -> None:
-    """Check that the sums of two images are those of each, added up: so ranks add them."""
+    """Check that the sums of two images are what each has, added up, as ranks do."""
     weights = logits.new_ones(logits.shape[1])
     for key, term in loss.own_terms.items():
         if isinstance(term.function, MeanOverRanks):

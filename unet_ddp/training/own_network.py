@@ -25,8 +25,13 @@ class AcrossRanks(TorchFunctionMode):
     """Refuses batch norm that a network computes itself, of the images of one rank alone."""
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """Return what `func` returns, or refuse it."""
         given = kwargs or {}
         if func is F.batch_norm and (given.get("training") or True in args[5:6]):
             raise UserError(
