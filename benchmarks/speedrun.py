@@ -116,6 +116,15 @@ def processor_seconds(pid: int) -> float:
     return own / os.sysconf("SC_CLK_TCK") + sum(processor_seconds(int(c)) for c in children)
 
 
+def read_scores(line: str) -> tuple[float, float] | None:
+    """Return Dice and IoU in an epoch's line: of the most probable class, not at a threshold that was chosen."""
+    found = re.match(
+        r"epoch \d+:.*? validation Dice (?:[\d.]+ at threshold .*?, (?=[\d.]+ at 0.5))?([\d.]+)(?:, IoU ([\d.]+))?",
+        line,
+    )
+    return (float(found[1]), float(found[2] or "nan")) if found else None
+
+
 def run(argv: list[str], home: Path, *, until: float) -> Run:
     """Start a program, follow its lines until its Dice is `until`, and stop it."""
     environment = os.environ | {
@@ -128,13 +137,11 @@ def run(argv: list[str], home: Path, *, until: float) -> Run:
     ) as program:  # fmt: skip
         iou = float("nan")
         for line in program.stdout or ():
-            if found := re.match(
-                r"epoch \d+:.*? validation Dice ([\d.]+)(?:, IoU ([\d.]+))?", line
-            ):
+            if scores := read_scores(line):
                 seconds.append(time.perf_counter() - began)
                 cpu.append(processor_seconds(program.pid))
-                dice.append(float(found[1]))
-                iou = float(found[2] or "nan")
+                dice.append(scores[0])
+                iou = scores[1]
                 if dice[-1] >= until:
                     program.terminate()
     if not dice:

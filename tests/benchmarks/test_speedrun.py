@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.plain import score
-from benchmarks.speedrun import Run, Task, open_camvid, open_carvana, over
+from benchmarks.speedrun import Run, Task, open_camvid, open_carvana, over, read_scores
 from benchmarks.timing import spread
 from tests.conftest import make_pair
 from unet_ddp.data.masks import IGNORE_ID
@@ -41,6 +42,24 @@ def test_the_plain_loop_scores_as_train_py_does(classes: int) -> None:
     counts = Counts.of(torch.cat([logits, logits[:2]]), ids)
     scores = Scores.from_confusion(counts.confusion)
     assert own == pytest.approx([scores.dice, scores.iou])
+
+
+@pytest.mark.parametrize(
+    ("line", "dice", "iou"),
+    [
+        ("epoch 1: loss 0.97, validation Dice 0.5556 at threshold 0.260 (best), 0.1203 at 0.5, 1.5 images/s", 0.1203, None),
+        ("epoch 1: loss 0.97, validation Dice 0.5556 at threshold 0.260, 0.1203 at 0.5, 1.5 images/s", 0.1203, None),
+        ("epoch 3: loss 0.4, validation Dice 0.7, IoU 0.6, 3 s", 0.7, 0.6),
+        ("epoch 3: loss 0.4, validation Dice 0.7, 3 s", 0.7, None),
+    ],
+)  # fmt: skip
+def test_programs_are_compared_by_the_most_probable_class(
+    line: str, dice: float, iou: float | None
+) -> None:
+    found = read_scores(line)
+    assert found is not None and found[0] == dice
+    assert found[1] == iou or (iou is None and math.isnan(found[1]))
+    assert read_scores("best: epoch 3, validation Dice 0.8") is None
 
 
 def test_each_turn_leaves_out_another_group(tmp_path: Path) -> None:
