@@ -103,6 +103,13 @@ def as_tiff(dtype: str, bands: int = 1, **how: object) -> Callable[[Path], None]
     return lambda folder: each(folder, "imgs", change)
 
 
+def in_two_scales(folder: Path) -> None:
+    """Save images in floats of 0 to 255, and every second in those of 0 to 1."""
+    as_tiff("uint8")(folder)
+    for number, path in enumerate(sorted((folder / "imgs").iterdir())):
+        tifffile.imwrite(path, tifffile.imread(path) / np.float32(1 + 254 * (number % 2)))
+
+
 def some_as_ones(folder: Path) -> None:
     """Write one mask as `unet-ddp import` does."""
     Image.fromarray(pixels(mask(folder)) // 255).save(mask(folder))
@@ -397,6 +404,7 @@ CASES = [
     Case("BMP", as_format("imgs", ".bmp"), 0, ("colour, 8 bit",)),
     Case("GIF", lambda f: each(f, "imgs", lambda p, a: Image.fromarray(a[..., 0]).save(p.with_suffix(".gif"))), 0, ("6 pairs",)),
     Case("float32 TIFF", as_tiff("float32"), 0, ("grey, float32",)),
+    Case("images of 0 to 1 among those of 0 to 255", in_two_scales, 0, ("in 3 images, e.g. ", "bx.tif, and to ", "ax.tif: save all in one scale")),
     Case("nan in a float TIFF", float_with(np.nan), 2, ("cx.tif", "nan or infinity in 1 pixel", "--nodata nan")),
     Case("the same, declared", float_with(np.nan), 0, ("float32",), ["--nodata", "nan"]),
     Case("infinity in a float TIFF", float_with(np.inf), 2, ("cx.tif", "nan or infinity")),

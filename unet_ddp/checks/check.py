@@ -25,6 +25,7 @@ from unet_ddp.checks.rules import (
     find_mixture,
     measure_range,
 )
+from unet_ddp.checks.scales import warn_of_scales
 from unet_ddp.checks.scan import scan
 from unet_ddp.checks.summary import (
     describe_images,
@@ -273,6 +274,7 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
     if copies is None:
         report.notes.append("too many images to look for copies across the split")
     report.warnings += warn_of_images(table, confirm(copies, split) if split and copies else None)
+    report.warnings += warn_of_scales(table, data.format.dtype)
     if split and labels:
         warn = report.attempt(lambda: warn_of_classes(table, data.values, labels, split))
         report.warnings += warn or []

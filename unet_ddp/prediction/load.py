@@ -11,6 +11,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import print_lines
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.prediction.scale_warning import watch_scale
 
 
 def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -> Predictor:
@@ -29,6 +30,7 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
         network=config.network,
         runtime=config.runtime,
     )
+    watch_scale(predictor)
     if world.is_main:
         line = f"model: {', '.join(map(str, paths))}"
         count = 0 if config.model else len(list_runs())
