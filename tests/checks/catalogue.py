@@ -120,6 +120,13 @@ def masks_as(values: Callable[[Array], Array]) -> Callable[[Path], None]:
     return lambda folder: each(folder, "masks", lambda p, a: Image.fromarray(values(a)).save(p))
 
 
+def two_pixels(values: Array) -> Array:
+    """Return a mask of the same size and class, with one object of two pixels."""
+    mask = np.zeros_like(values)
+    mask[9, 9:11] = values.max()
+    return mask
+
+
 def cut(path: Path, share: float = 0.6) -> None:
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
 
@@ -478,6 +485,7 @@ CASES = [
     Case("masks of fractions", not_whole, 2, ("x.tif", "not whole numbers")),
     Case("a stray pixel", one_pixel, 0, ("class 77 has 1 pixel in all", "cx.png")),
     Case("the same, with --classes 2", one_pixel, 2, ("--classes 2", "0, 77, 255", "cx.png"), ["--classes", "2"]),
+    Case("objects of two pixels, scaled", masks_as(two_pixels), 0, ("--scale 0.7 leaves nearly nothing of class 255 in 6 of 6 images: use a larger --scale",), ["--scale", "0.7", "--batch-size", "2"]),
     Case("all masks empty", masks_as(lambda a: a * 0), 2, ("only the value 0",)),
     Case("class weights for other classes", lambda f: None, 2, ("--class-weights", "3 weights for 2 classes"), ["--class-weights", "1", "2", "3"]),
     # splits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.checks.test_rules import scanned
@@ -12,11 +13,13 @@ from unet_ddp.checks.summary import (
     describe_images,
     warn_of_classes,
     warn_of_images,
+    warn_of_vanishing,
 )
 from unet_ddp.checks.table import Table
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import ImageFormat
+from unet_ddp.data.readers.resize import resize_nearest, scaled_size
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.borders import CLASS_NAMES
@@ -129,6 +132,46 @@ def test_long_lists_of_classes_are_cut() -> None:
     assert "class 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 and 1 more occurs" in line
     (line,) = warnings({0: 10, 1: 10}, many, labels)
     assert "15, 16, 17 occurs" in line
+
+
+@pytest.mark.parametrize(
+    ("labels", "scale", "expected"),
+    [
+        (Labels((0, 5, 9)), 1.0, []),
+        (Labels((0, 5, 9)), 0.2, []),  # 2 or more of 50 pixels
+        (Labels((0, 5, 9)), 0.1, ["--scale 0.1 leaves nearly nothing of class 5 in 2 of 3 images: use a larger --scale"]),
+        (Labels((0, 5, 9)), 0.04, ["--scale 0.04 leaves nearly nothing of class 5 in 3 of 3 images, 9 in 1 of 1 image: use a larger --scale"]),
+        (Labels((0, 1), threshold=4), 0.1, []),  # 5 and 9 are one class
+        (Labels((0, 9), ignore=5), 0.1, []),
+    ],
+)  # fmt: skip
+def test_classes_that_a_scale_leaves_nothing_of_are_a_warning(
+    labels: Labels, scale: float, expected: list[str]
+) -> None:
+    pairs = [
+        scanned("a", values=(0, 5), counts=(99_000, 50)),
+        scanned("b", values=(0, 5, 9), counts=(99_000, 60, 1000)),
+        scanned("c", values=(0, 5), counts=(99_000, 220)),
+        scanned("d", values=(0,), counts=(99_000,)),
+    ]
+    assert warn_of_vanishing(Table.from_scan(pairs), labels, scale) == expected
+
+
+@pytest.mark.parametrize("radius", [2, 3, 4, 6, 9, 14, 20])
+@pytest.mark.parametrize("scale", [0.5, 0.25, 0.1])
+def test_what_a_scale_leaves_is_told_from_areas(radius: float, scale: float) -> None:
+    random = np.random.default_rng(0)
+    rows, columns = np.mgrid[:120, :120]
+    pairs, left = [], []
+    for k in range(40):
+        centre = random.uniform(30, 90, 2)
+        mask = np.hypot(rows - centre[0], columns - centre[1]) < radius
+        left.append(resize_nearest(mask, scaled_size(120, 120, scale)).sum())
+        counts = (int((~mask).sum()), int(mask.sum()))
+        pairs.append(scanned(f"{k}", values=(0, 1), counts=counts))
+    is_warned = bool(warn_of_vanishing(Table.from_scan(pairs), Labels((0, 1)), scale))
+    assert is_warned >= (np.median(left) == 0)
+    assert is_warned <= (np.median(left) <= 2)
 
 
 def test_pixels_of_each_class() -> None:

@@ -31,6 +31,7 @@ from unet_ddp.checks.summary import (
     describe_images,
     warn_of_classes,
     warn_of_images,
+    warn_of_vanishing,
 )
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
@@ -276,7 +277,12 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
     report.warnings += warn_of_images(table, confirm(copies, split) if split and copies else None)
     report.warnings += warn_of_scales(table, data.format.dtype)
     if split and labels:
-        warn = report.attempt(lambda: warn_of_classes(table, data.values, labels, split))
+        warn = report.attempt(
+            lambda: [
+                *warn_of_classes(table, data.values, labels, split),
+                *warn_of_vanishing(table, labels, config.scale),
+            ]
+        )
         report.warnings += warn or []
 
 

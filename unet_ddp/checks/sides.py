@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unet_ddp.checks.metadata import ScannedPair
 from unet_ddp.checks.table import Table
@@ -86,14 +87,24 @@ def settle(
 def find_classes(table: Table, labels: Labels, pairs: Pairs) -> Flags:
     """Return (N, C), which class is in the mask of which of `pairs`; none in one that could not be read."""
     found = np.zeros((len(table.pairs), labels.num_classes), bool)
-    for _, part, rows in table.value_blocks():
-        values, inverse = np.unique(table.columns["value"][part], return_inverse=True)
-        example = table.pairs[int(rows[0])].mask if len(rows) else Path()
-        ids = labels.to_ids(values.astype(np.int32), example)
-        for k, has_class in enumerate(labels.planes(ids)):
-            found[rows[has_class[inverse]], k] = True
+    for k, rows, _ in class_blocks(table, labels):
+        found[rows, k] = True
     known = {name: row for row, name in enumerate(table.pairs.names())}
     places = np.array([known.get(name, -1) for name in pairs.names()], np.int64)
     classes = np.zeros((len(pairs), labels.num_classes), bool)
     classes[places >= 0] = found[places[places >= 0]]
     return classes
+
+
+def class_blocks(
+    table: Table, labels: Labels
+) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.uint32]]]:
+    """Yield, block by block, each class with the rows of its values, and the pixels of each."""
+    for _, part, rows in table.value_blocks():
+        values, inverse = np.unique(table.columns["value"][part], return_inverse=True)
+        example = table.pairs[int(rows[0])].mask if len(rows) else Path()
+        ids = labels.to_ids(values.astype(np.int32), example)
+        pixels = table.columns["pixels"][part]
+        for k, has_class in enumerate(labels.planes(ids)):
+            chosen = has_class[inverse]
+            yield k, rows[chosen], pixels[chosen]

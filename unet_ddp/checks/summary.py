@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from unet_ddp.checks.near_duplicates import Copies
+from unet_ddp.checks.sides import class_blocks
 from unet_ddp.checks.table import Table
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Labels
@@ -18,6 +19,7 @@ _SHOWN = 16  # classes in a line
 _RARE = 5e-4  # share of the pixels below which a value is suspicious
 _MOST_RARE = 3  # warnings of them
 _BRIGHT = 0.85  # share of the pixels above which the foreground may be the background
+_LEFT = 2  # pixels of a class in an image that are nearly nothing
 
 
 def describe_images(table: Table, form: ImageFormat, *, count: int, scale: float) -> str:
@@ -93,6 +95,25 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
             f"{share:.0%} of the pixels are class {names[1]}: if that is the background, {advice}"
         )
     return lines
+
+
+def warn_of_vanishing(table: Table, labels: Labels, scale: float) -> list[str]:
+    """Return a warning of classes of which images at a scale keep nearly nothing, in most masks that have them.
+
+    A new pixel has the class at its centre, so the mean share of a class stays.
+    """
+    if scale == 1:
+        return []
+    having, lost = np.zeros((2, labels.num_classes), np.int64)
+    for k, rows, pixels in class_blocks(table, labels):
+        _, mask = np.unique(rows, return_inverse=True)
+        areas = np.bincount(mask, pixels)
+        having[k] += len(areas)
+        lost[k] += np.count_nonzero(areas * scale**2 < _LEFT)
+    counts = zip(labels.class_names, lost.tolist(), having.tolist(), strict=True)
+    found = [f"{name} in {n} of {count_of(m, 'image')}" for name, n, m in counts if 2 * n > m]
+    line = f"--scale {scale:g} leaves nearly nothing of class {join_some(found, _SHOWN)}: use a larger --scale"
+    return [line] if found else []
 
 
 def _find_rare(values: MaskValues, labels: Labels) -> list[str]:
