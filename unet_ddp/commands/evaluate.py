@@ -173,6 +173,10 @@ def find_job(config: EvaluateConfig, *, writes: bool = True) -> Job:
         pairs, groups = data.split.validation, data.groups
     else:
         pairs = find_given(config.images, config.masks, model.run, labels)
+        if labels.palette is not None and labels.names is not None:
+            from unet_ddp.extras.palettes.rules import check_order
+
+            check_order(config.masks, dict(zip(labels.names, labels.values, strict=True)))
     if labels.may_overlap:
         from unet_ddp.extras.overlap.checks import check_packed_classes
 

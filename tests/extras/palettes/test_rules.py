@@ -12,7 +12,7 @@ from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import choose_labels
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.extras.palettes.rules import read_palette
+from unet_ddp.extras.palettes.rules import check_order, read_palette
 
 
 def palette(folder: Path, *lines: str) -> str:
@@ -136,3 +136,28 @@ def test_a_palette_file_must_fit_the_masks(
 def test_at_most_255_classes(tmp_path: Path) -> None:
     config = DataConfig(palette=palette(tmp_path, *(f"n{k},{k}" for k in range(255))))
     assert choose_labels(masks([0, 1]), config).num_classes == 255
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_right"),
+    [
+        (("background,#000000", "car,#800000", "tree,#008000"), True),
+        (("background,#000000", "car,#800000"), True),  # fewer classes, in the same places
+        (("background,#000000", "zebra,#800000"), True),  # other names say nothing
+        (("background,#000000", "tree,#800000", "zebra,#008000"), False),
+        (("of something else",), True),
+    ],
+)
+def test_masks_of_another_import_are_those_of_the_network(
+    tmp_path: Path, lines: tuple[str, ...], is_right: bool
+) -> None:
+    (tmp_path / "palette.csv").write_text("\n".join(lines))
+    known = {"background": 0, "car": 1, "tree": 2}
+    check_order(None, known)
+    check_order("s3://bucket/masks", known)
+    check_order(str(tmp_path / "elsewhere"), known)
+    if is_right:
+        check_order(str(tmp_path), known)
+        return
+    with pytest.raises(UserError, match="tree is 1 in these masks, and 2 where the network is"):
+        check_order(str(tmp_path), known)

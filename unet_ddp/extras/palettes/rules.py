@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from unet_ddp.config import DataConfig
@@ -11,7 +12,7 @@ from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID, pack_colour
 from unet_ddp.errors import UserError, count_of, shorten
-from unet_ddp.files import as_path
+from unet_ddp.files import as_path, is_address
 
 
 def read_palette(path: Path) -> tuple[dict[str, int], bool]:
@@ -44,6 +45,25 @@ def read_palette(path: Path) -> tuple[dict[str, int], bool]:
     return values, kinds.pop()
 
 
+def check_order(masks: str | None, known: Mapping[str, int]) -> None:
+    """Refuse masks whose palette.csv, as `import` writes one, has other indices for classes of `known` indices.
+
+    Imports of other files may have other classes: each numbers its own.
+    """
+    if masks is None or is_address(masks) or not (path := Path(masks) / "palette.csv").is_file():
+        return
+    try:
+        names = [*read_palette(path)[0]]
+    except UserError:  # another file of this name
+        return
+    for index, name in enumerate(names):
+        if known.get(name, index) != index:
+            raise UserError(
+                f"{path}: {name} is {index} in these masks, and {known[name]} where the network is trained; import them "
+                "again with --palette and the palette.csv of its masks"
+            )
+
+
 def _order_cells(cells: list[str]) -> list[str]:
     """Return a name and a value of CVAT's name:red,green,blue:parts:actions or Roboflow's value,name; others as they are."""
     coloured = re.fullmatch(r"([^:]+):([0-9]+,[0-9]+,[0-9]+):[^:]*:[^:]*", ",".join(cells))
@@ -73,6 +93,7 @@ def match_palette(masks: MaskValues, config: DataConfig) -> Labels:
         raise UserError(f"--palette {path}: names values, and the masks are colour images")
     if is_colour and not masks.rgb:
         values = _as_indices(values, masks, path)
+        check_order(config.val_masks, values)
     ignore = config.ignore_index
     kept = {}
     for name, value in values.items():
