@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from unet_ddp.errors import UserError
 from unet_ddp.plugins import find, read_sources
 from unet_ddp.plugins.own import path_of, renew
 
@@ -134,6 +135,30 @@ def test_a_package_with_relative_imports_is_imported_again(
         assert find("losses", "zoo_package.losses:mine")() == 11 * n
         texts = read_sources("losses", "zoo_package.losses:mine")
         assert sorted(texts.values()) == sorted(files.values())
+
+
+def test_a_mended_error_in_a_package_is_gone_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a failed import has loaded is not used again: a package in part would be a circular import."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "parcel" / "sub").mkdir(parents=True)
+    (tmp_path / "parcel" / "__init__.py").write_text("from .sub.losses import mine\n")
+    (tmp_path / "parcel" / "sub" / "__init__.py").write_text("")
+    (tmp_path / "parcel" / "sub" / "losses.py").write_text(
+        "from .extra import K\ndef mine(): return K\n"
+    )
+    for name in [each for each in sys.modules if each.partition(".")[0] == "parcel"]:
+        monkeypatch.delitem(sys.modules, name)
+    for text, expected in (("K = 1", 1), ("K = 2\ndef (", None), ("K = 2", 2)):
+        (tmp_path / "parcel" / "sub" / "extra.py").write_text(text)
+        renew()
+        if expected is None:
+            with pytest.raises(UserError, match="parcel"):
+                find("losses", "parcel.sub.losses:mine")
+        else:
+            assert call(find("losses", "parcel.sub.losses:mine")) == expected
 
 
 def test_an_installed_package_keeps_its_modules() -> None:

@@ -34,7 +34,9 @@ _SIDES = {
     "val": "validation", "valid": "validation", "validation": "validation",
     "test": "left out", "": None,
 }  # fmt: skip
-_NAMES = "name masks like their images, pair them in a --list, or remove the image"
+_NAMES = (
+    "name masks like their images, pair them in a --list, add an empty mask, or remove the image"
+)
 _CASE = "a mask's name has other upper and lower case: rename one, or pair them in a --list"
 _OTHERS = "export others as TIFF or PNG; python -m unet_ddp import makes masks of annotations"
 _CLASSES = "if its folders are classes, make masks of them with python -m unet_ddp import; --overlap needs at least two"

@@ -49,7 +49,9 @@ def rebuild(content: Content, source: Path, labels: Labels) -> PreparedData:
         if names and names != data.split.fingerprint:
             data = prepare()
     except UserError as error:
-        raise UserError(f"{source}: the data of its run: {error}; or {_ADVICE}") from None
+        raise UserError(
+            f"{source}: the data of its run can't be read ({error}); {_ADVICE}"
+        ) from None
     if names and names != data.split.fingerprint:
         raise UserError(f"{source}: the images of its run or their split have changed; {_ADVICE}")
     if not data.split.validation:

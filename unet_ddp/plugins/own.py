@@ -88,6 +88,9 @@ def import_own(name: str, *, looks_here: bool = True) -> ModuleType:
     sys.meta_path.insert(0, finder)
     try:
         module = importlib.import_module(name)
+    except BaseException:
+        _forget(files)  # those that were imported before the error, and their packages in part
+        raise
     finally:
         sys.meta_path.remove(finder)
     _used[name] = {each: text for each, (_, text) in files.items()}

@@ -36,7 +36,7 @@ def check_same_data(saved: Content, data: PreparedData, source: Path) -> list[st
     """
     then, now = Preprocessing.from_dict(saved["preprocessing"]), data.format
     own = (
-        "use its --images, --masks and --validation, or start a new run with "
+        "use its --images, --masks, --validation, --fold and --seed, or start a new run with "
         f"--load {source} and --exp-name NAME"
     )
     # Of other images the order, and so the position in the epoch, would mean nothing.
