@@ -147,8 +147,9 @@ def test_a_mended_error_in_a_package_is_gone_at_once(
     (tmp_path / "parcel" / "__init__.py").write_text("from .sub.losses import mine\n")
     (tmp_path / "parcel" / "sub" / "__init__.py").write_text("")
     (tmp_path / "parcel" / "sub" / "losses.py").write_text(
-        "from .extra import K\ndef mine(): return K\n"
+        "from ..scale import ONE\nfrom . import extra\ndef mine(): return ONE * extra.K\n"
     )
+    (tmp_path / "parcel" / "scale.py").write_text("ONE = 1")
     for name in [each for each in sys.modules if each.partition(".")[0] == "parcel"]:
         monkeypatch.delitem(sys.modules, name)
     for text, expected in (("K = 1", 1), ("K = 2\ndef (", None), ("K = 2", 2)):
