@@ -99,7 +99,9 @@ def test_the_network_is_scored_on_the_validation_images_of_its_run(
     Image.new("L", (32, 24), 7).save(mask)  # a class that the run had not
     pairs, rare, (note,) = module.find_validation(best)
     assert not rare
-    assert not pairs and note.startswith(f"no scores and images: {best}: the data of its run: ")
+    assert not pairs and note.startswith(
+        f"no scores and images: {best}: the data of its run can't be read ("
+    )
     assert "7" in note
 
 
