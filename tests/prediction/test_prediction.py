@@ -72,6 +72,19 @@ def test_shares_are_counted() -> None:
     assert np.asarray(found.to_image()).tolist() == [[1, 0, 1]]
 
 
+def test_what_it_hands_out_can_not_be_changed_through() -> None:
+    """Issue: `mask[mask == 1] = 255` changed what `to_image` and `shares` said, silently."""
+    scores = np.array([[[0.0, 9.0, 0.0]], [[5.0, 0.0, 5.0]], [[0.0, 0.0, 0.0]]], np.float32)
+    found = Prediction([(0, scores)], THREE, input_size=(1, 3), size=(1, 3))
+    for array in (found.mask, found.ids):
+        with pytest.raises(ValueError, match="read-only"):
+            array[array == 1] = 255
+    found.masks[:] = True
+    found.probabilities[:] = 0
+    assert found.mask.tolist() == [[1, 0, 1]] and found.shares == [1 / 3, 2 / 3, 0]
+    assert found.probabilities.sum() == pytest.approx(3)
+
+
 @pytest.mark.parametrize("at_once", [1, 100, 1 << 18])
 @pytest.mark.parametrize("size", [(40, 30), (80, 60), (123, 77), (401, 303), (1280, 31), (20, 9)])
 def test_upsampling_in_bands_is_torchs_interpolation(

@@ -1,8 +1,7 @@
 """The images of a job on one process: each from its file to its outputs.
 
-On a GPU, threads read and write while the main one runs batches through the network. On a CPU the
-network is most of the work and runs best on one core: each thread takes an image from its file to
-its mask, and none waits for another.
+On a GPU, threads read and write while the main one runs batches through the network. On a CPU the network is most of
+the work and runs best on one core: each thread takes an image from its file to its mask, and none waits for another.
 """
 
 from __future__ import annotations
@@ -127,6 +126,7 @@ def _list_existing(job: Job, files: ImageFiles) -> Outcome:
     """Record a mask that was written before."""
     if job.records:
         mask = job.mask.read(files)
+        mask.flags.writeable = False  # as that of `Prediction`
         size = mask.shape[0], mask.shape[1]
         prediction = Prediction((), job.predictor.labels, size, size)
         prediction.mask = mask

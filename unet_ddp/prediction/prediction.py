@@ -89,7 +89,7 @@ class Prediction:
     """Each pixel's probability (H, W) to be of an object, in 255ths, once there is a mask of objects."""
 
     def bands(self, receivers: Sequence[Callable[[Band], None]] = ()) -> Iterator[PredictedBand]:
-        """Yield the prediction in bands from the top, each once the receivers have seen it.
+        """Yield the prediction in bands from the top; the receivers see each after who iterates, and may change it.
 
         Of an image in windows, the network runs.
         """
@@ -97,9 +97,9 @@ class Prediction:
         for top, scores in upsample(self.scores, self.input_size, self.size):
             rows = slice(top, top + scores.shape[1])
             band = PredictedBand(rows, scores, self.threshold, head)
+            yield band
             for see in receivers:
                 see(band)
-            yield band
 
     def compute(self, receivers: Sequence[Callable[[Band], None]] = ()) -> None:
         """Make the mask, and show each band to the receivers on the way: one pass for all of them."""
@@ -107,15 +107,18 @@ class Prediction:
         self.mask, self.extent = self.labels.decode(
             self.bands(receivers), self.size, enlarged=enlarged
         )
+        self.mask.flags.writeable = False  # all that uses it sees the same one
 
     @cached_property
     def mask(self) -> Mask:
-        """Class ids (H, W) uint8, 255 where there is no data; of objects their numbers, uint16 or int32, or 0."""
-        self.compute()
-        found: Mask = self.__dict__["mask"]
-        return found
+        """Class ids (H, W) uint8, 255 where there is no data; of objects their numbers, uint16 or int32, or 0.
 
-    @cached_property
+        It is read-only: to change values, take `mask.copy()`.
+        """
+        self.compute()
+        return self.mask  # not this method again, but what it has set
+
+    @property
     def ids(self) -> Ids:
         """Class ids (H, W) uint8; of objects the class of each, on its border too."""
         return self.labels.ids_of(self.mask)
@@ -130,11 +133,11 @@ class Prediction:
         objects = self.labels.objects
         with source.reading() as opened:
             if isinstance(opened, Scene):
+                self.mask.flags.writeable = True
                 self.nodata = opened.mark_nodata(self.mask, IGNORE_ID if objects is None else 0)
-        if self.nodata:
-            if objects is not None:
-                self.mask = objects.renumber(self.mask)
-            self.__dict__.pop("ids", None)
+        if self.nodata and objects is not None:
+            self.mask = objects.renumber(self.mask)
+        self.mask.flags.writeable = False
 
     @property
     def probabilities(self) -> Scores:
@@ -147,8 +150,9 @@ class Prediction:
     @cached_property
     def shares(self) -> list[float]:
         """Share of each class in the pixels with data, 0 to 1; they add up to 1 unless classes overlap."""
-        size = max(1, self.ids.size - self.nodata)
-        counts = [int(np.count_nonzero(has)) for has in self.labels.planes(self.ids)]
+        ids = self.ids
+        size = max(1, ids.size - self.nodata)
+        counts = [int(np.count_nonzero(has)) for has in self.labels.planes(ids)]
         if self.labels.objects is not None:  # pixels without data look like background
             counts[0] -= self.nodata
         return [count / size for count in counts]

@@ -78,9 +78,7 @@ class Predictor:
     ) -> None:
         self.models = models
         self.networks = [model.backend for model in models]
-        self.labels = models[0].labels
-        if len(models) > 1:
-            self.labels = self.labels.average([model.labels for model in models])
+        self.labels = models[0].labels.average([model.labels for model in models])
         self.head = find_head(self.labels)
         self.preprocessing = models[0].preprocessing
         if ground_resolution:

@@ -172,6 +172,10 @@ def test_a_prediction_has_classes_in_its_numbers_ids_and_shares() -> None:
     assert set(np.unique(prediction.mask)) == {0, 1_000_001, 2_000_002}
     assert prediction.mask.dtype == np.int32
     assert prediction.ids[5, 5] == 1 and prediction.ids[5, 20] == 2 and prediction.ids[0, 0] == 0
+    for array in (prediction.mask, prediction.extent):
+        with pytest.raises(ValueError, match="read-only"):
+            array[:] = 0
+    prediction.ids[:] = 0  # made at each use
     assert prediction.shares[1] > 0.2 < prediction.shares[2] and prediction.shares[3] == 0
 
 

@@ -173,6 +173,42 @@ def test_another_is_one_line(
     assert said in capsys.readouterr().err
 
 
+def test_none_spoils_what_another_writes(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Issue: `mask[mask == 1] = 255` changed all mask files, and a changed band the mask."""
+    assert run("p", "-o", "before", "--rle", "before.csv") == 0
+    spoiling = """
+        from contextlib import contextmanager
+        from unet_ddp.prediction.outputs.base import Output
+
+        class Band(Output):
+            @contextmanager
+            def watch(self, image, prediction):
+                def spoil(band):
+                    band.ids[:] = 255
+                    band.probabilities[:] = 0
+                yield spoil
+
+        class Mask(Output):
+            path = __import__("pathlib").Path("mask.txt")
+
+            def record(self, image, prediction):
+                prediction.mask[prediction.mask == 1] = 255
+                return "done"
+        """
+    Path("spoiling_outputs.py").write_text(textwrap.dedent(spoiling))
+    flags = ["--write", "spoiling_outputs:Band", "--rle", "after.csv"]
+    assert run("p", "-o", "after", *flags) == 0
+    for number in range(5):
+        before, after = (
+            Path(folder, f"{number}_mask.png").read_bytes() for folder in ("before", "after")
+        )
+        assert after == before
+    assert Path("after.csv").read_text() == Path("before.csv").read_text()
+    for flag in ("--overwrite", "--skip-existing"):
+        assert run("p", "-o", "after", "--write", "spoiling_outputs:Mask", flag) == 1
+        assert "ValueError: assignment destination is read-only" in capsys.readouterr().err
+
+
 def test_no_checkpoint_names_one(own: Path) -> None:
     """Its settings are a run's: a stranger's file must not have code imported."""
     write_model(own / "m.pt", Labels((0, 255)), config={"write": ["my_outputs:Sure"]})

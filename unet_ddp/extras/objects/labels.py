@@ -184,6 +184,7 @@ class ObjectLabels(Labels):
         shares = allocate((count, *size), np.uint8)
         for band in bands:
             shares[:, band.rows] = to_shares(band.probabilities)
+        shares.flags.writeable = False  # the prediction keeps one
         body, extent, *bodies = shares
         numbers = separate(body, extent, self.separation, smoothing=self.smoothing * enlarged)
         if not bodies:
