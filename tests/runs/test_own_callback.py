@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
+import torch
 
 from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_train
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.cli import parse_train
 from unet_ddp.errors import UserError
+from unet_ddp.runs.own_callback import OwnCallback
 
 SOURCE = """
 class Notes:
@@ -61,6 +65,26 @@ class Changing:
 
 class Impossible:
     def __init__(self):
+        pass
+
+
+class OfLightning:
+    def __init__(self, run):
+        pass
+
+    def on_epoch_end(self, row):
+        pass
+
+
+def function(row):
+    print(row)
+
+
+class Waiting:
+    def __init__(self, run):
+        pass
+
+    async def close(self, ending):
         pass
 """
 FLAGS = [
@@ -154,6 +178,71 @@ def test_a_failure_stops_the_run_saved_and_is_said_with_its_name(own: Path) -> N
     assert status == 0, err
 
 
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (3, "3"),
+        (0, "0"),
+        ("no", "'no'"),
+        ({"epoch": 1}, "a dict of 1"),
+        (np.ones(1, bool), "a ndarray"),
+        (torch.tensor(1.0), "a Tensor"),
+    ],
+)
+def test_what_is_neither_true_nor_nothing_is_refused(
+    monkeypatch: pytest.MonkeyPatch, returned: object, said: str
+) -> None:
+    """Issue: `return self.file.write(...)` ended the run after one epoch, with exit status 0."""
+    callback = make_returning(monkeypatch, returned)
+    with pytest.raises(UserError) as refused:
+        callback.epoch({"epoch": 1})
+    assert str(refused.value) == (
+        f"--callback parts:Returning: epoch returned {said}; return True to end the run, else nothing"
+    )
+    assert not hasattr(callback, "epoch")  # it is told no more
+
+
+@pytest.mark.parametrize(
+    ("returned", "ends"),
+    [
+        (None, False),
+        (False, False),
+        (True, True),
+        (np.float32(0.5) < 1, True),
+        (np.array(False), False),
+        (torch.tensor(0.5) < 1, True),
+        (torch.tensor(0.5) > 1, False),
+    ],
+)
+def test_true_of_numpy_or_torch_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch, returned: object, ends: bool
+) -> None:
+    assert make_returning(monkeypatch, returned).epoch({"epoch": 1}) is ends
+
+
+def make_returning(monkeypatch: pytest.MonkeyPatch, returned: object) -> Any:
+    class Returning:
+        def __init__(self, run: object) -> None:
+            pass
+
+        def epoch(self, row: dict[str, object]) -> object:
+            return returned
+
+    monkeypatch.setattr("unet_ddp.runs.own_callback.find", lambda point, name: Returning)
+    return OwnCallback("parts:Returning", cast(Any, None))
+
+
+def test_a_run_whose_callback_returns_something_fails_saved_and_names_it(own: Path) -> None:
+    (own / "my_returns.py").write_text(
+        "class Rows:\n    def __init__(self, run): pass\n    def epoch(self, row): return row['epoch']\n"
+    )
+    argv = [*data_flags(own), *FLAGS, "--callback", "my_returns:Rows"]
+    status, out, err = call_train(argv, str(own))
+    assert status == 2 and "error: --callback my_returns:Rows: epoch returned 1; return True" in err
+    assert "NoneType" not in out and "ends the run" not in out  # nothing was raised
+    assert checkpoint.load(own / "checkpoints" / "last.pt")["position"]["epoch"] >= 1
+
+
 @pytest.mark.parametrize("moment", ["epoch", "saved", "close"])
 def test_a_failure_in_the_last_epoch_is_one_too(own: Path, moment: str) -> None:
     """Issue: it was a warning, and the exit status 0."""
@@ -171,6 +260,15 @@ def test_a_failure_in_the_last_epoch_is_one_too(own: Path, moment: str) -> None:
     [
         ("my_callbacks:Impossible", "TypeError: Impossible.__init__"),
         ("my_callbacks:None", "can't be imported"),
+        (
+            "my_callbacks:OfLightning",
+            "makes a OfLightning, which has none of the methods step, epoch, saved, close; see docs/own_parts.md",
+        ),
+        (
+            "my_callbacks:function",
+            "makes None, which has none of the methods step, epoch, saved, close;",
+        ),
+        ("my_callbacks:Waiting", "close is never awaited; leave async out"),
         ("nots", "nots: no installed package has it for unet_ddp.callbacks; use MODULE:NAME"),
     ],
 )

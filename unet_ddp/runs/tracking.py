@@ -25,17 +25,11 @@ from unet_ddp.files.output import say
 from unet_ddp.metrics.scores import UNSCORED, Validation
 from unet_ddp.runs.ending import Ending
 from unet_ddp.runs.outlook import Outlook
+from unet_ddp.runs.own_callback import OwnCallback
 from unet_ddp.runs.record import RunRecord
 from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.service import ServiceWriter
-from unet_ddp.runs.writers import (
-    OwnCallback,
-    Row,
-    open_files,
-    open_named,
-    score_columns,
-    to_cell,
-)
+from unet_ddp.runs.writers import Row, open_files, open_named, score_columns, to_cell
 from unet_ddp.training.guard import FiniteGuard
 from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import StepReport
@@ -130,7 +124,8 @@ class Tracker:
     def _explain(self, writer: object, moment: str, error: OSError | UserError) -> None:
         if isinstance(writer, OwnCallback):
             assert isinstance(error, UserError)
-            self.log("".join(traceback.format_exception(error.__cause__)).splitlines())
+            if error.__cause__ is not None:
+                self.log("".join(traceback.format_exception(error.__cause__)).splitlines())
             self._stop.request_stop(error)
             return
         end = "this row is written with the next"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import inspect
 import io
 import math
 import os
@@ -23,6 +22,7 @@ from unet_ddp.files.contents import describe_bytes
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.plugins import find
 from unet_ddp.runs.ending import Ending
+from unet_ddp.runs.own_callback import OwnCallback
 from unet_ddp.settings import called
 from unet_ddp.training.state import TrainState
 
@@ -48,45 +48,6 @@ class RunInfo:
     """What run.json says about this start: command, commit, versions."""
     tracked: Mapping[str, str] = field(default_factory=dict)
     """The ids that this run had at tracking services in an earlier start, by the services' names."""
-
-
-class OwnCallback:
-    """A callback of the user's own: it has the methods that the user's has.
-
-    Raises:
-        UserError: it can't be made, or one of its methods fails; then it has none any more.
-    """
-
-    def __init__(self, name: str, run: RunInfo) -> None:
-        self.name = name
-        self._callback = self._guarded(find("callbacks", name))(run)
-
-    def close(self, ending: Ending) -> object:
-        """Tell the callback how the run ends, if its method takes that."""
-        method = getattr(self._callback, "close", None)
-        if method is None:
-            return None
-        takes = inspect.signature(method).parameters.values()
-        takes_it = any(each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in takes)
-        return self._guarded(method)(*[ending] * takes_it)
-
-    def __getattr__(self, moment: str) -> Callable[..., Any]:
-        return self._guarded(getattr(self._callback, moment))
-
-    def _guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*values: object) -> Any:
-            # A row of its own: others write the same one, and the run's record keeps it.
-            given = [dict(each) if isinstance(each, dict) else each for each in values]
-            try:
-                return method(*given)
-            except (Exception, SystemExit) as error:  # of code that is not ours
-                self._callback = None
-                reason = f"{type(error).__name__}: {error}"
-                raise UserError(
-                    f"--callback {self.name}: {reason}; see docs/own_parts.md"
-                ) from error
-
-        return call
 
 
 def open_named(

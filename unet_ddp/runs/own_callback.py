@@ -1,0 +1,77 @@
+"""A callback of the user's own: what it is, raises and returns is refused in one line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from unet_ddp.errors import UserError, shorten
+from unet_ddp.plugins import find
+from unet_ddp.runs.ending import Ending
+
+if TYPE_CHECKING:
+    from unet_ddp.runs.writers import RunInfo
+
+_MOMENTS = "step", "epoch", "saved", "close"
+
+
+class OwnCallback:
+    """A callback of the user's own: it has the methods that the user's has.
+
+    Raises:
+        UserError: it can't be made or has no method that is called; or one fails, or returns what has no meaning.
+            Then it has none any more.
+    """
+
+    def __init__(self, name: str, run: RunInfo) -> None:
+        self.name = name
+        self._callback = self._guarded(find("callbacks", name))(run)
+        found = {moment: getattr(self._callback, moment, None) for moment in _MOMENTS}
+        if not any(map(callable, found.values())):
+            raise UserError(
+                f"--callback {name}: makes {shorten(self._callback)}, which has none of the methods "
+                f"{', '.join(_MOMENTS)}; see docs/own_parts.md"
+            )
+        for moment, method in found.items():
+            if inspect.iscoroutinefunction(method):
+                raise UserError(f"--callback {name}: {moment} is never awaited; leave async out")
+
+    def close(self, ending: Ending) -> None:
+        """Tell the callback how the run ends, if its method takes that."""
+        method = getattr(self._callback, "close", None)
+        if method is not None:
+            takes = inspect.signature(method).parameters.values()
+            takes_it = any(each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in takes)
+            self._guarded(method)(*[ending] * takes_it)
+
+    def __getattr__(self, moment: str) -> Callable[..., bool]:
+        method = self._guarded(getattr(self._callback, moment))
+        return lambda *values: self._ends_run(moment, method(*values))
+
+    def _ends_run(self, moment: str, returned: object) -> bool:
+        """Return whether a method has returned True, also as a number of NumPy or torch."""
+        kind = str(getattr(returned, "dtype", type(returned).__name__))
+        is_flag = kind in ("bool", "torch.bool") and not getattr(returned, "shape", ())
+        if returned is not None and not is_flag:
+            self._callback = None
+            raise UserError(
+                f"--callback {self.name}: {moment} returned {shorten(returned)}; return True to end the run, "
+                "else nothing"
+            )
+        return bool(returned)
+
+    def _guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*values: object) -> Any:
+            # A row of its own: others write the same one, and the run's record keeps it.
+            given = [dict(each) if isinstance(each, dict) else each for each in values]
+            try:
+                return method(*given)
+            except (Exception, SystemExit) as error:  # of code that is not ours
+                self._callback = None
+                reason = f"{type(error).__name__}: {error}"
+                raise UserError(
+                    f"--callback {self.name}: {reason}; see docs/own_parts.md"
+                ) from error
+
+        return call
