@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from unet_ddp.errors import UserError
 from unet_ddp.plugins.built_in import BUILT_IN
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from unet_ddp.plugins.built_in.of_prediction import MakeOutput, OpenBackend
     from unet_ddp.plugins.built_in.of_training import MakeFactors, MakeTerm, Planner
     from unet_ddp.storage import Storage
+
+Made = TypeVar("Made")
 
 
 @overload
@@ -75,6 +77,21 @@ def find(point: str, name: str) -> Any:
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}"  # of code that is not ours
         raise UserError(f"{name}: can't be imported ({reason}); fix it, or name another") from None
+
+
+def make(point: str, name: str, flag: str, kind: type[Made], *values: object) -> Made:
+    """Return the object of a class `kind` that a part makes of these values.
+
+    Raises:
+        UserError: it can't be imported, or is another class or function; it begins with the `flag`.
+    """
+    part = find(point, name)
+    can_make = issubclass(part, kind) if isinstance(part, type) else callable(part)
+    made = part(*values) if can_make else part
+    if not isinstance(made, kind):
+        base = f"{kind.__module__}.{kind.__name__}"
+        raise UserError(f"{flag}: is no {kind.__name__}; derive a class from {base}")
+    return made
 
 
 def read_sources(point: str, name: str) -> dict[str, str]:

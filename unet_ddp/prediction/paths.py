@@ -17,7 +17,7 @@ from unet_ddp.data.names import SERVICE_FOLDERS, find_spelling, tell_apart
 from unet_ddp.data.readers.base import Scene
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import Source, can_read, find_readers, list_suffixes
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import (
     as_path,
     check_no_input,
@@ -190,6 +190,8 @@ def _check_written(
     """Refuse outputs that can't be written; remove the temporary files that a killed job left of them."""
     lists = [(each.flag, each.path) for each in outputs if each.path is not None]
     for flag, path in lists:
+        if not isinstance(path, Path):  # of a user's own output
+            raise UserError(f"{flag}: its path is {shorten(path)}; make it a pathlib.Path")
         if _is_folder(path):
             raise UserError(f"{flag} {path}: is a folder; give a file")
         if len(os.fsencode(path.name)) > _LONGEST_NAME:

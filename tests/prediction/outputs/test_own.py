@@ -209,6 +209,49 @@ def test_none_spoils_what_another_writes(own: Path, capsys: pytest.CaptureFixtur
         assert "ValueError: assignment destination is read-only" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Alone", "is no Output; derive a class from unet_ddp.prediction.outputs.base.Output"),
+        ("nothing", "is no Output; derive a class from unet_ddp.prediction.outputs.base.Output"),
+        ("NUMBER", "is no Output; derive a class from unet_ddp.prediction.outputs.base.Output"),
+        ("Text", "its path is 'wrong.txt'; make it a pathlib.Path"),
+        ("Missing", 'record returned None; return text, or "" for nothing'),
+        ("Number", 'record returned 3; return text, or "" for nothing'),
+    ],
+)
+def test_what_is_no_output_is_one_line(
+    own: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
+) -> None:
+    """Issue: each was a traceback inside the program."""
+    wrong = """
+        from pathlib import Path
+        from unet_ddp.prediction.outputs.base import Output
+
+        NUMBER = 3
+
+        class Alone:
+            def write(self, image, prediction): pass
+
+        def nothing(config, labels, image_format): pass
+
+        class Text(Output):
+            path = "wrong.txt"
+
+        class Missing(Output):
+            path = Path("wrong.txt")
+            def record(self, image, prediction): pass
+
+        class Number(Missing):
+            def record(self, image, prediction): return 3
+        """
+    Path("wrong_outputs.py").write_text(textwrap.dedent(wrong))
+    assert run("p", "--write", f"wrong_outputs:{name}") == 2
+    err = capsys.readouterr().err
+    assert err.splitlines()[-1] == f"error: --write wrong_outputs:{name}: {said}"
+    assert "Traceback" not in err and not Path("wrong.txt").exists()
+
+
 def test_no_checkpoint_names_one(own: Path) -> None:
     """Its settings are a run's: a stranger's file must not have code imported."""
     write_model(own / "m.pt", Labels((0, 255)), config={"write": ["my_outputs:Sure"]})

@@ -31,7 +31,7 @@ from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
-from unet_ddp.plugins import find, is_own
+from unet_ddp.plugins import is_own, make
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.settings import called
@@ -127,7 +127,7 @@ def open_outputs(config: PredictConfig, labels: Labels, image_format: ImageForma
     """Return the outputs that a job's settings ask for, each once, in the order of their messages.
 
     Raises:
-        UserError: one is not known, or can't be imported.
+        UserError: one is not known, can't be imported, or is no `Output`.
     """
     mask = "class_masks" if labels.may_overlap else "mask"
     if config.mask_format == "none":
@@ -139,7 +139,7 @@ def open_outputs(config: PredictConfig, labels: Labels, image_format: ImageForma
         flags.setdefault(name, f"--write {name}")
     outputs = []
     for name, flag in flags.items():
-        output = find("outputs", name)(config, labels, image_format)
+        output = make("outputs", name, flag, Output, config, labels, image_format)
         output.flag = flag
         outputs.append(output)
     return outputs

@@ -10,6 +10,7 @@ from threading import Lock
 from typing import IO
 
 from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import is_address, replacing, write_errors
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.prediction import Prediction
@@ -47,8 +48,17 @@ class Records:
             self._files.append(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
 
     def add(self, image: ImageFiles, prediction: Prediction) -> None:
-        """Add the record of an image, if there is one, from any thread."""
-        content = self.output.record(image, prediction).encode("utf-8", "surrogateescape")
+        """Add the record of an image, if there is one, from any thread.
+
+        Raises:
+            UserError: the output, of a user's own, gives no text; or it can't be written.
+        """
+        record: object = self.output.record(image, prediction)
+        if not isinstance(record, str):
+            raise UserError(
+                f'{self.output.flag}: record returned {shorten(record)}; return text, or "" for nothing'
+            )
+        content = record.encode("utf-8", "surrogateescape")
         if not content:
             return
         with self._lock, write_errors(self.path, _ADVICE):
