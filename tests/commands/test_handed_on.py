@@ -521,8 +521,8 @@ def test_predict_loads_networks_as_it_is_told(folder: Path) -> None:
 
 @arriving(
     (open_models, [
-        {"how": {"scale": None, "runtime": None, "bfloat16": True, "network": "own:network", "fold": False}},
-        {"how": {"scale": 0.3, "runtime": None, "bfloat16": True, "network": None, "fold": True}},
+        {"network": "own:network", "how": {"scale": None, "runtime": None, "bfloat16": True, "fold": False}},
+        {"network": None, "how": {"scale": 0.3, "runtime": None, "bfloat16": True, "fold": True}},
     ]),
     (read_model, [{"scale": None}, {"scale": 0.3}]),
     (TorchBackend, [

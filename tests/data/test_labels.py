@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -275,3 +276,17 @@ def test_255_far_above_the_other_classes_is_doubted(labels: Labels, is_doubted: 
     lines = labels.doubt(labels.values, "")
     assert len(lines) == is_doubted
     assert all("--ignore-index 255" in line for line in lines)
+
+
+@pytest.mark.parametrize("values", [(0, 255), (0, 7, 9), (0, 300), (0, 0xFF0000)])
+def test_an_image_of_ids_of_any_type(values: tuple[int, ...]) -> None:
+    """Issue: Pillow refused int64, which argmax gives, with a TypeError."""
+    labels = Labels(values, rgb=max(values) > 65535)
+    ids = np.array([[0, 1, 1], [1, 0, 0]], np.uint8)
+    expected = np.asarray(labels.to_image(ids))
+    others: list[Any] = [ids.astype(int), ids.astype(np.float32), ids == 1, ids.tolist()]
+    for same in others:
+        assert np.array_equal(np.asarray(labels.to_image(same)), expected)
+    of_no_class = np.asarray(labels.to_image(np.full((2, 3), 255, np.uint8)))
+    assert np.array_equal(np.asarray(labels.to_image(np.full((2, 3), 256))), of_no_class)
+    assert np.array_equal(np.asarray(labels.to_image(np.full((2, 3), -1))), of_no_class)

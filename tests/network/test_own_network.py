@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from tests import jobs
 from tests.conftest import data_flags, install_package, make_set
 from tests.ranks import Ranks, call_main, call_train
-from unet_ddp import Predictor
+from unet_ddp import Predictor, TrainedRun, evaluate
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, from_plain
@@ -260,6 +260,12 @@ def test_a_run_with_an_own_network_predicts_and_is_resumed_if_it_is_told(
     assert (own_network / "mask.png").is_file()
     (own_network / "moved.py").write_text(SOURCE)
     assert Predictor.from_checkpoint(best, network="moved:Tiny").stride == 2 and not mark.exists()
+    moved = sys.modules["moved"].Tiny  # as `train` takes the class
+    assert Predictor.from_checkpoint(best, network=moved).stride == 2
+    assert Predictor.from_checkpoint(TrainedRun(best.parent, "moved:Tiny")).stride == 2
+    assert evaluate(best, network=moved).dice == evaluate(best, network="moved:Tiny").dice
+    with pytest.raises(UserError, match="network: Local is in no module; write it into a file"):
+        Predictor.from_checkpoint(best, network=type("Local", (), {}))
     sys.modules.pop("my_networks", None)
     status, _, err = call_train([*argv, "--resume"], folder)
     assert status == 2 and f"type --model {NAME}, too" in err and not mark.exists()

@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 import pytest
 import tifffile
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -181,3 +182,20 @@ def test_masks_are_the_same_in_every_format(tmp_path: Path, size: tuple[int, int
             expected = resize_nearest(values, scaled_size(*size, scale))
             found = read_mask(tmp_path / name, scale=scale)
             assert np.array_equal(found, expected), f"{name} at {scale:g}"
+
+
+def test_black_and_white_is_the_same_in_every_carrier(tmp_path: Path) -> None:
+    """Issue: the pixels of a bool array were 0 and 1, almost black; those of its PNG are 0 and 255."""
+    white = np.random.default_rng(0).random((20, 30)) > 0.5
+    expected = np.repeat(white[..., None] * np.uint8(255), 3, axis=2)
+    wanted, picture = ImageFormat(3), Image.fromarray(white)
+    assert picture.mode == "1"
+    for name in ("a.png", "a.tif", "a.bmp"):
+        picture.save(tmp_path / name)
+    np.save(tmp_path / "a.npy", white)
+    files = [Source(tmp_path / f"a.{suffix}") for suffix in ("png", "tif", "bmp", "npy")]
+    opened = [open_image(file, wanted, 1.0) for file in files]
+    opened += [open_array(each, wanted, 1.0) for each in (picture, white, torch.from_numpy(white))]  # type: ignore[arg-type]
+    for image in opened:
+        assert np.array_equal(image.read(0, 20), expected)
+    assert read_mask(tmp_path / "a.npy").tolist() == white.tolist()  # a mask has values

@@ -28,6 +28,7 @@ from tests.prediction.models import (
     write_model,
 )
 from unet_ddp.checkpoints.weights import read_model
+from unet_ddp.commands.trained_run import TrainedRun
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.errors import UserError
@@ -135,6 +136,61 @@ def test_options_out_of_range_are_named(options: Any, message: str) -> None:
 def test_an_overlap_is_a_percentage_as_the_flag_is() -> None:
     assert make_predictor(overlap=50).tiling.overlap == 0.5
     assert make_predictor(overlap=0.5).tiling.overlap == 0.005
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threshold": "0.3"}, "threshold: '0.3'; expected a number"),
+        ({"tile": "32"}, "tile: '32'; expected a whole number"),
+        ({"tile": 40.5}, "tile: 40.5; expected a whole number"),
+        ({"tta": 4}, "tta: 4; expected text"),
+        (
+            {"batch": 4},
+            "batch: a predictor has no such option; help(unet_ddp.Predictor.from_checkpoint) has them all",
+        ),
+    ],
+)
+def test_options_of_another_type_are_named(tmp_path: Path, options: Any, message: str) -> None:
+    """Issue: each was a TypeError from inside the program."""
+    write_model(tmp_path / "a.pt", Labels((0, 1)))
+    with pytest.raises(UserError) as refused:
+        Predictor.from_checkpoint(tmp_path / "a.pt", device="cpu", **options)
+    assert str(refused.value) == message
+
+
+def test_options_may_be_numpy_s_and_none_counts_as_left_out(tmp_path: Path) -> None:
+    write_model(tmp_path / "a.pt", Labels((0, 1)))
+    options: Any = {"threshold": np.float32(0.25), "tile": np.int64(64), "tta": None}
+    predictor = Predictor.from_checkpoint(tmp_path / "a.pt", device="cpu", **options)
+    found = predictor.threshold, predictor.tiling.window, predictor.tta
+    assert found == (0.25, 64, "none")
+
+
+def test_a_run_and_its_folder_are_its_best_checkpoint(tmp_path: Path) -> None:
+    """As of `evaluate`, `export` and --model."""
+    run = tmp_path / "run"
+    run.mkdir()
+    write_model(run / "best.pt", Labels((0, 1)))
+    write_model(run / "last.pt", Labels((0, 1)), seed=5)
+    image = noise(20, 30)
+    best = Predictor.from_checkpoint(run / "best.pt", device="cpu")(image).probabilities
+    for given in (run, str(run), TrainedRun(run)):
+        found = Predictor.from_checkpoint(given, device="cpu")(image).probabilities
+        assert np.array_equal(found, best)
+    assert len(Predictor.from_checkpoint(TrainedRun(run), run / "last.pt").models) == 2
+    with pytest.raises(UserError, match="gone: checkpoint not found"):
+        Predictor.from_checkpoint(TrainedRun(tmp_path / "gone"))
+
+
+def test_a_batch_of_one_image_is_refused() -> None:
+    """Issue: its rows were predicted, as grey images."""
+    predictor, advice = make_predictor(), "is one image; give a list, or call the predictor"
+    for image in (noise(20, 30), torch.from_numpy(noise(20, 30)), Image.fromarray(noise(20, 30))):
+        with pytest.raises(UserError, match=advice):
+            predictor.batch(image)
+    assert len(predictor.batch(noise(20, 30)[None])) == 1
+    assert len(predictor.batch(noise(20, 30)[..., 0][None])) == 1
 
 
 def test_networks_that_differ_are_no_ensemble(tmp_path: Path) -> None:

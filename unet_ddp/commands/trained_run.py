@@ -63,9 +63,7 @@ class TrainedRun:
         Raises:
             UserError: the run has no checkpoint yet, or an option is out of range.
         """
-        best = self.path / "best.pt"  # there is none without validation
-        path = best if best.exists() else self.path / "last.pt"
-        return Predictor.from_checkpoint(path, **{"network": self.network, **options})
+        return Predictor.from_checkpoint(self, **options)
 
 
 def network_of(model: object) -> str | None:

@@ -150,7 +150,7 @@ class ClassValues:
 
         Colour masks give a colour image. Values that had a palette, or all look black, give a palette image.
         """
-        image = Image.fromarray(self.to_values(ids))
+        image = Image.fromarray(self.to_values(np.asarray(ids)))
         if image.mode == "L" and (max(self.values) < 128 or self.palette):
             flat = [0] * 768
             for value, colour in zip(self.values, self.colours, strict=True):
@@ -160,6 +160,8 @@ class ClassValues:
 
     def to_values(self, ids: Mask) -> Mask:
         """Return the pixels of `to_image`, (H, W) or (H, W, 3)."""
+        if ids.dtype != np.uint8:  # a user's own
+            ids = np.where(ids == ids.astype(np.uint8), ids, IGNORE_ID).astype(np.uint8)
         table = np.full(256, self.nodata, np.int32)
         table[: self.num_classes] = self.values
         if self.rgb:

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from unet_ddp.checkpoints.weights import SavedModel, build_loaded, read_model
+from unet_ddp.checkpoints.weights import SavedModel, build_loaded, find_model, read_model
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import as_path
 from unet_ddp.heads import SOFTMAX, Head
 from unet_ddp.network.architecture import Architecture, trust
 from unet_ddp.network.folding import fold_batchnorm
 from unet_ddp.network.unet import SMALLEST_SIDE
 from unet_ddp.plugins import find, is_built_in
-from unet_ddp.plugins.own import renew
+from unet_ddp.plugins.own import path_of, renew
 
 _BYTES_PER_PIXEL = 1600  # of a network that does not say it
 _CAST = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)  # no subclasses, which may compute their weights
 
+_OPTIONS = {
+    "tile": (Integral, "a whole number"),
+    "overlap": (Real, "a number"),
+    "tta": (str, "text"),
+    "threshold": (Real, "a number"),
+    "ground_resolution": (Real, "a number"),
+}
+"""Of a predictor, with their types."""
 _FLIPS = [(False, axes) for axes in ([], [1], [0], [0, 1])]
 KINDS = {
     "none": _FLIPS[:1],
@@ -115,14 +126,41 @@ def open_model(source: str | Path, device: torch.device, **how: Any) -> LoadedMo
 
 
 def open_models(
-    sources: Sequence[str | Path], device: torch.device, **how: Any
+    sources: Sequence[str | PathLike[str]],
+    device: torch.device,
+    *,
+    network: object = None,
+    **how: Any,
 ) -> list[LoadedModel]:
-    """Return the networks in several files, which must match; a call begins with it."""
+    """Return the networks in several files, folders of runs, or runs, which must match; a call begins with it."""
     renew()
-    models = [open_model(source, device, **how) for source in sources]
-    for source, model in zip(sources[1:], models[1:], strict=True):
-        check_match(str(source), model, str(sources[0]), models[0])
+    paths, models = [], []
+    for source in sources:
+        is_run = isinstance(source, PathLike) and not isinstance(source, Path)
+        paths.append(find_model(os.fspath(source) if is_run else str(source)))
+        told = network or getattr(source, "network", None)  # of a run
+        models.append(open_model(paths[-1], device, network=told, **how))
+    for path, model in zip(paths[1:], models[1:], strict=True):
+        check_match(str(path), model, str(paths[0]), models[0])
     return models
+
+
+def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a predictor that Python gives; None counts as left out.
+
+    Raises:
+        UserError: there is no such option, or a value has another type.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
+        if name not in _OPTIONS:
+            raise UserError(
+                f"{name}: a predictor has no such option; help(unet_ddp.Predictor.from_checkpoint) has them all"
+            )
+        kind, words = _OPTIONS[name]
+        if not isinstance(value, kind):
+            raise UserError(f"{name}: {shorten(value)}; expected {words}")
+    return given
 
 
 def open_checkpoint(
@@ -149,25 +187,38 @@ def build_model(
     *,
     fold: bool = True,
     bfloat16: bool = False,
-    network: str | None = None,
+    network: object = None,
 ) -> LoadedModel:
     """Return the model that was read from `source`, ready to run; see `TorchBackend` for `fold`.
 
-    With `bfloat16`, a CPU computes in that if the network's run did. `network` is the path of the user's
-    own, see `trust`.
+    With `bfloat16`, a CPU computes in that if the network's run did. `network` is the user's own or its path, see
+    `trust`.
 
     Raises:
         UserError: its network or classes are not known, or its weights are another network's.
     """
     architecture, labels, preprocessing = check_described(model, source)
     with torch.no_grad():  # or what a network of the user's computes of its weights can't be copied
-        built = build_loaded(trust(architecture, network, source), model.state, source)
+        built = build_loaded(trust(architecture, _path_of(network), source), model.state, source)
     config = model.run.get("config") or {}
     is_half = config.get("precision") == "bfloat16" and bfloat16 and device.type == "cpu"
     dtype = torch.bfloat16 if is_half else torch.float32
     backend = TorchBackend(built, preprocessing, device, fold=fold, dtype=dtype)
     notes = list(model.notes)
     return LoadedModel(backend, labels, preprocessing, model.threshold, notes, is_half=is_half)
+
+
+def _path_of(network: object) -> str | None:
+    """Return the import path of a network of the user's own, which may be the object itself."""
+    if network is None or isinstance(network, str):
+        return network
+    path = path_of(network)
+    if path is None:
+        name = getattr(network, "__name__", None) or shorten(network)
+        raise UserError(
+            f"network: {name} is in no module; write it into a file, and use module:Name"
+        )
+    return path
 
 
 def check_described(model: SavedModel, source: Path) -> tuple[Architecture, Labels, Preprocessing]:

@@ -30,8 +30,7 @@ def predict_list(
     predictor: Predictor, images: Iterable[str | Path | Image.Image | NDArray[np.generic]]
 ) -> list[Prediction]:
     """Return the prediction of each image; see `Predictor.batch`."""
-    if isinstance(images, (str, Path)):
-        raise UserError(f"images: {images} is one image; give a list")
+    _refuse_one(predictor, images)
     found: dict[int, Prediction] = {}
     waiting: dict[Size, list[tuple[int, SourceImage]]] = {}
     count = 0
@@ -52,6 +51,21 @@ def predict_list(
     for batch in waiting.values():
         found.update(_predict(predictor, batch))
     return [found[place] for place in range(count)]
+
+
+def _refuse_one(predictor: Predictor, images: object) -> None:
+    """Raise a UserError if a list of images is one image: its rows would be predicted."""
+    shape: tuple[int, ...] = getattr(images, "shape", ())
+    channels = predictor.format.channels
+    if isinstance(images, (str, Path)):
+        name = str(images)
+    elif isinstance(images, Image.Image):
+        name = f"Pillow image {images.mode}"
+    elif len(shape) == 3 and shape[2] in (channels, channels + 1):  # as `open_array`
+        name = f"array {tuple(shape)}"
+    else:
+        return
+    raise UserError(f"images: {name} is one image; give a list, or call the predictor")
 
 
 def _open(

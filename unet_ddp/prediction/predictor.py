@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from statistics import fmean
 from threading import Lock
@@ -31,7 +32,13 @@ from unet_ddp.distributed.device import (
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
 from unet_ddp.heads import Scores, find_head
-from unet_ddp.prediction.backends import KINDS, LoadedModel, mean_logits, open_models
+from unet_ddp.prediction.backends import (
+    KINDS,
+    LoadedModel,
+    check_options,
+    mean_logits,
+    open_models,
+)
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.source import SourceImage, in_memory, open_array, open_image
 from unet_ddp.prediction.tiling import TiledScores, Tiling, blend
@@ -104,24 +111,24 @@ class Predictor:
     @classmethod
     def from_checkpoint(
         cls,
-        *paths: str | Path,
+        *paths: str | PathLike[str],
         device: str | torch.device = "auto",
         scale: float | None = None,
         fold: bool = True,
         precision: str = "auto",
-        network: str | None = None,
+        network: object = None,
         runtime: str | None = None,
         **options: Any,
     ) -> Predictor:
         """Return a predictor of the networks in checkpoints (any U-Net program's) or ONNX files.
 
         Args:
-            *paths: one file, or several of one data set at one scale, to be averaged.
+            *paths: files or runs; several, of one data set at one scale, are averaged.
             device: auto (a GPU if there is one), cpu or cuda.
             scale: factor by which images are resized, 0 < scale <= 1, for another program's file (None: 0.5).
             fold: fold batch norm into the convolutions: faster, but the last bits differ from training's.
             precision: float32, or auto: bfloat16 on a CPU that is faster in it, if the network was trained in it.
-            network: "module:function" of your own network, which a checkpoint does not start by itself.
+            network: your own network, or its "module:function"; a checkpoint does not start it.
             runtime: library that runs an exported network (None: the fastest in which its masks were scored).
             **options: tile, overlap, tta, threshold and ground_resolution, as in the class.
 
@@ -131,9 +138,16 @@ class Predictor:
         if not paths:
             raise UserError("no checkpoint was named; give the path of one, or several")
         place = device if isinstance(device, torch.device) else pick_device(device)
-        how: Any = {"bfloat16": predicts_in_bfloat16(precision), "network": network, "fold": fold}
-        models = open_models(paths, place, scale=scale, runtime=runtime, **how)
-        return cls(models, device=place, **options)
+        models = open_models(
+            paths,
+            place,
+            scale=scale,
+            runtime=runtime,
+            bfloat16=predicts_in_bfloat16(precision),
+            network=network,
+            fold=fold,
+        )
+        return cls(models, device=place, **check_options(options))
 
     def _check_options(self, threshold: float | None) -> None:
         if not 0 <= self.tiling.overlap < 1:

@@ -112,7 +112,8 @@ def as_pixels(bands: NDArray[Any], source: Path | str) -> Pixels:
     dtype = storage_dtype(bands.dtype)
     if dtype not in DTYPES:
         raise UserError(f"{source}: pixels of type {bands.dtype}; save as {', '.join(DTYPES)}")
-    return bands.astype(dtype, copy=False)
+    pixels: Pixels = bands.astype(dtype, copy=False)
+    return pixels * np.uint8(255) if bands.dtype == bool else pixels  # black and white
 
 
 def as_bands(array: NDArray[Any], source: Path | str) -> NDArray[Any]:
