@@ -277,6 +277,9 @@ class Start:
     def __init__(self, run: Any) -> None:
         Start.state = copy.deepcopy(run.state.state_dict())
 
+    def close(self) -> None:
+        """Do nothing: a callback without any method is refused."""
+
 
 globals().update({f"N_{k}".replace(" ", "_").replace(",", ""): v[0] for k, v in NETWORKS.items()})
 globals().update({f"L_{k}": v[0] for k, v in LOSSES.items()})
