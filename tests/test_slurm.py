@@ -44,6 +44,9 @@ class AskFirst:
     def __init__(self, run):
         subprocess.run(["scancel", "--batch", "--signal=USR1", os.environ["SLURM_JOB_ID"]])
         time.sleep(60)
+
+    def close(self):
+        pass
 """
 
 

@@ -214,7 +214,7 @@ def test_the_masks_that_are_scored_are_those_that_predict_writes_to_the_bit(
     predictor = Predictor(like.models, device=CPU, threshold=threshold)
     dataset = EvaluationDataset(write_pairs(tmp_path, a=(image, mask)), predictor, full_size=True)
     evaluation = score_pairs(predictor, dataset, World(), threshold=threshold, workers=0)
-    written = predictor(tmp_path / "a_image.png").mask
+    written = predictor(tmp_path / "a_image.png").mask.copy()  # torch warns of what is read-only
     sample = dataset.read(0)
     band = decide(predictor.logits(sample.image), threshold, SOFTMAX)
     assert np.array_equal(decode(labels, band, sample.truth[0].numpy()), written)

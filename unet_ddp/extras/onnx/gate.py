@@ -201,7 +201,7 @@ def open_predict(path: Path, form: str, runtime: str, model: LoadedModel) -> Pre
 def with_network(model: LoadedModel) -> Predict:
     """Return what predicts class ids by a loaded network."""
     predictor = Predictor([model], device=torch.device("cpu"))
-    return lambda image: predictor(image).mask
+    return lambda image: predictor(image).mask.copy()  # torch warns of one that is read-only
 
 
 def check_facts(backend: OnnxBackend, model: LoadedModel) -> None:
