@@ -153,7 +153,7 @@ def read_times(page: str) -> dict[str, Time]:
 
 def draw_times(times: dict[str, Time]) -> str:
     """Return a bar for each program as SVG, with its deviation as a line."""
-    left, scale, step = 190, 12.0, 56  # pixels: begin of the bars, of a second, between two bars
+    left, scale, step = 190, 8.0, 56  # pixels: begin of the bars, of a second, between two bars
     names = {"benchmarks/plain.py": "plain PyTorch loop", "train.py": "unet_ddp"}
     longest = max(time.mean + time.deviation for time in times.values())
     width, height = round(left + scale * longest + 90), step * len(times) + 64
