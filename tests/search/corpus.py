@@ -261,7 +261,8 @@ def by_numpy(draw: Draw, folder: Path) -> File:
     stored = {"(H, W)": pixels[..., 0], "(C, H, W)": np.moveaxis(pixels, -1, 0)}.get(layout, pixels)
     stored = stored.astype(dtype, order=pick(draw, "C", "F"))
     np.save(folder / "numpy.npy", stored)
-    return File(folder / "numpy.npy", f"NumPy {dtype} {layout} {pixels.shape}", pixels, pixels)
+    about, most = f"NumPy {dtype} {layout} {pixels.shape}", int(dtype == "bool")
+    return File(folder / "numpy.npy", about, pixels, pixels, most=most)
 
 
 WRITERS: list[Callable[[Draw, Path], File]] = [
