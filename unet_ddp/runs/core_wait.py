@@ -1,4 +1,4 @@
-"""How long this process's threads wait for a core: said once, in a run's first seconds on a CPU.
+"""A warning of threads that wait for a core, once, in a run's first seconds on a CPU.
 
 Between two layers all threads wait for the last one. If another program has its core, a step can take many times as
 long as with one thread alone (docs/performance-log.md has the figures).

@@ -34,8 +34,7 @@ from unet_ddp.extras.annotations.masks import (
     open_folders,
 )
 from unet_ddp.extras.annotations.painters import CROWD, InstancePainter, Painter, PlanePainter
-from unet_ddp.extras.annotations.qupath_objects import list_geojson
-from unet_ddp.extras.annotations.readers import list_json, open_annotations
+from unet_ddp.extras.annotations.readers import list_geojson, list_json, open_annotations
 from unet_ddp.files import (
     as_local_path,
     check_new_folder,

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from unet_ddp.data.names import is_hidden
 from unet_ddp.data.readers.read import can_read
 from unet_ddp.errors import UserError, count_of
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
@@ -21,12 +20,6 @@ _ONLY_CLASS = "object"
 _Objects = list[
     tuple[str, Fields]
 ]  # of a file, each with the name of its class, which may be empty
-
-
-def list_geojson(folder: Path) -> list[Path]:
-    """Return the GeoJSON files below a folder, but hidden ones."""
-    files = sorted(folder.rglob("*.geojson"))
-    return [file for file in files if not any(map(is_hidden, file.relative_to(folder).parts))]
 
 
 def list_features(content: Any) -> list[Any] | None:

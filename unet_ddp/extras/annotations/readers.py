@@ -14,7 +14,7 @@ from unet_ddp.extras.annotations.cvat_images import list_labels, read_cvat
 from unet_ddp.extras.annotations.imagej_rois import list_rois, open_rois
 from unet_ddp.extras.annotations.json_files import load_json, open_coco, read_labelme
 from unet_ddp.extras.annotations.label_studio_tasks import read_label_studio
-from unet_ddp.extras.annotations.qupath_objects import list_features, list_geojson, open_qupath
+from unet_ddp.extras.annotations.qupath_objects import list_features, open_qupath
 from unet_ddp.extras.annotations.run_length_tables import open_run_lengths
 from unet_ddp.extras.annotations.yolo_labels import open_yolo
 from unet_ddp.files import refuse_special
@@ -29,10 +29,13 @@ _TOOLS = (  # the fields by which the files of other tools are known
 )
 
 
-def list_json(folder: Path) -> list[Path]:
+def list_json(folder: Path, pattern: str = "*.json") -> list[Path]:
     """Return the JSON files below a folder, but hidden ones."""
-    files = sorted(folder.rglob("*.json"))
+    files = sorted(folder.rglob(pattern))
     return [file for file in files if not any(map(is_hidden, file.relative_to(folder).parts))]
+
+
+list_geojson = partial(list_json, pattern="*.geojson")
 
 
 def open_annotations(
