@@ -23,14 +23,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.timing import new_parser
 
 MUTANTS = Path("mutants")
-SLOWEST = 600  # seconds of the tests of a mutant: a loop that does not end is noticed, too
+SLOWEST = 600  # seconds of the tests near a mutant: a loop that does not end is noticed, too
+SLOWEST_OF_ALL = 2400  # of all fast tests
 WRITE = """
 from pathlib import Path
 from mutmut import __main__ as mutmut
@@ -72,8 +73,8 @@ def find_tests(name: str) -> list[Path]:
     return [path for path in dict.fromkeys(found) if path.exists()]
 
 
-def survives(name: str, tests: Sequence[Path]) -> bool:
-    """Return whether no test of these files fails with a mutant."""
+def survives(name: str, tests: Sequence[Path], slowest: float = SLOWEST) -> bool:
+    """Return whether no test of these files fails with a mutant, in so many seconds."""
     with tempfile.TemporaryDirectory() as temporary:
         environment = {**os.environ, "MUTANT_UNDER_TEST": name, "OMP_NUM_THREADS": "1"}
         environment.pop("PYTHONPATH", None)
@@ -91,7 +92,7 @@ def survives(name: str, tests: Sequence[Path]) -> bool:
                 cwd=MUTANTS,
                 env=environment,
                 capture_output=True,
-                timeout=SLOWEST,
+                timeout=slowest,
                 check=False,
             )
         except subprocess.TimeoutExpired:
@@ -113,6 +114,15 @@ def show_change(name: str) -> list[str]:
     return [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
 
 
+def try_each(pool: Executor, names: Sequence[str], lives: Callable[[str], bool]) -> list[str]:
+    """Return the mutants that survive, and print each as soon as it is known."""
+    survivors = []
+    for name, lived in zip(names, pool.map(lives, names), strict=True):
+        print("survived" if lived else "killed", name, file=sys.stderr, flush=True)
+        survivors += [name] * lived
+    return survivors
+
+
 def try_mutants(options: argparse.Namespace) -> None:
     """Draw a sample, try each mutant of it, and print what was killed."""
     draw = random.Random(options.seed)
@@ -124,10 +134,14 @@ def try_mutants(options: argparse.Namespace) -> None:
     draw.shuffle(names)
     names = names[: options.most]
     with ThreadPoolExecutor(options.children) as pool:
-        lives = [*pool.map(lambda name: survives(name, find_tests(name)), names)]
-    survivors = [name for name, lived in zip(names, lives, strict=True) if lived]
-    if options.all_tests:
-        survivors = [name for name in survivors if survives(name, [Path("tests")])]
+        survivors = try_each(pool, names, lambda name: survives(name, find_tests(name)))
+        if options.all_tests and survivors:
+            every = [Path("tests")]
+            if not survives("", every, SLOWEST_OF_ALL):
+                raise SystemExit("the fast tests fail without a mutant, too: run them in mutants/")
+            survivors = try_each(
+                pool, survivors, lambda name: survives(name, every, SLOWEST_OF_ALL)
+            )
     killed = len(names) - len(survivors)
     print(f"{killed} of {len(names)} mutants killed ({killed / max(1, len(names)):.0%})")
     for name in survivors:

@@ -110,6 +110,18 @@ def in_two_scales(folder: Path) -> None:
         tifffile.imwrite(path, tifffile.imread(path) / np.float32(1 + 254 * (number % 2)))
 
 
+def photograph(shape: tuple[int, ...]) -> Array:
+    """Return colours that differ from pixel to pixel."""
+    drawn = np.random.default_rng(0).integers(1, 256, (*shape, 3))
+    return drawn.astype(np.uint8)
+
+
+def one_for_all(folder: Path) -> None:
+    """Give all images one mask."""
+    one = pixels(mask(folder))
+    each(folder, "masks", lambda path, _: Image.fromarray(one).save(path))
+
+
 def some_as_ones(folder: Path) -> None:
     """Write one mask as `unet-ddp import` does."""
     Image.fromarray(pixels(mask(folder)) // 255).save(mask(folder))
@@ -442,6 +454,11 @@ CASES = [
     Case("a palette file that lacks a colour", both(masks_as(colours), write("p.csv", "sky,#000080\ncar,#00ff00\n")), 2, ("p.csv", "#ff0000", "x.png"), ["--palette", "{}/p.csv"]),
     Case("a palette file with a bad line", write("p.csv", "sky,0\ncar,red\n"), 2, ("p.csv", "line 2", "'car,red'"), ["--palette", "{}/p.csv"]),
     Case("one colour mask among grey", lambda f: Image.fromarray(colours(pixels(mask(f)))).save(mask(f)), 2, ("cx.png", "a colour image")),
+    Case("one colour mask among grey, in the same greys", lambda f: Image.fromarray(pixels(mask(f))).convert("RGB").save(mask(f)), 0, ("classes: 2, mask values #000000, #ffffff",)),
+    Case("photographs as masks", masks_as(lambda a: photograph(a.shape)), 2, ("different colours, none common", "if they are photographs, give the folder of masks as --masks")),
+    Case("cut-outs as masks", masks_as(lambda a: photograph(a.shape) * (a > 0)[..., None]), 2, ("photographs of objects cut out, use --mask-threshold 0",)),
+    Case("cut-outs as masks, with that flag", masks_as(lambda a: photograph(a.shape) * (a > 0)[..., None]), 0, ("classes: 2, mask values #000000, #ffffff, thresholded at 0",), ["--mask-threshold", "0"]),
+    Case("one mask for all images", one_for_all, 0, ("warning: all masks are the same", "each image needs its own")),
     Case("names for the classes", lambda f: None, 0, ("ground (0), square (255)",), ["--class-names", "ground", "square"]),
     Case("a name too many", lambda f: None, 2, ("--class-names", "3 names for 2 classes"), ["--class-names", "a", "b", "c"]),
     Case("JPEG masks", as_format("masks", ".jpg", quality=60), 2, ("x.jpg", "lossy", "--mask-threshold 127")),

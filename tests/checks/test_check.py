@@ -68,6 +68,60 @@ def test_a_plain_set(tmp_path: Path) -> None:
     assert data.notes[0].startswith("data: 20 pairs, 32x24 pixels (16x12 at scale 0.5)")
 
 
+def palette_of(colours: list[tuple[int, int, int]]) -> Any:
+    def save(ids: Any, path: Path) -> None:
+        picture = Image.fromarray(ids)
+        picture.putpalette([part for colour in colours for part in colour])
+        picture.save(path)
+
+    return save
+
+
+COLOURS = [(0, 0, 0), (128, 0, 0), (0, 128, 0), (128, 0, 0)]  # two indices of one colour
+KINDS = [
+    (palette_of(COLOURS), COLOURS),
+    (lambda ids, path: Image.fromarray(ids * 85).save(path), [(k * 85,) * 3 for k in range(4)]),
+    (lambda ids, path: Image.fromarray(ids > 0).save(path), [(0, 0, 0), *[(255, 255, 255)] * 3]),
+]
+
+
+@pytest.mark.parametrize(("save", "colours"), KINDS, ids=["palette", "grey", "1 bit"])
+def test_masks_in_grey_or_with_a_palette_are_those_in_the_same_colours(
+    tmp_path: Path, rng: np.random.Generator, save: Any, colours: Any
+) -> None:
+    for number, kind in enumerate(("mixed", "colour")):
+        for k in range(8):
+            ids = np.random.default_rng(k).integers(0, 4, (20, 30), dtype=np.uint8)
+            make_pair(tmp_path / kind, str(k))
+            path = tmp_path / kind / "masks" / f"{k}.png"
+            if number or k % 2:
+                Image.fromarray(np.array(colours, np.uint8)[ids]).save(path)
+            else:
+                save(ids, path)
+    one, other = (prepared(tmp_path / kind, resize_masks=True) for kind in ("mixed", "colour"))
+    assert one.labels == other.labels and one.labels.rgb
+    samples = [
+        SegmentationDataset(
+            data.split.training, data.labels, data.format, scale=1.0, resize_masks=True
+        )
+        for data in (one, other)
+    ]
+    for index in range(len(samples[0])):
+        first, second = (
+            data.read_ids(data.pairs.to_read(index), (20, 30), 1.0) for data in samples
+        )
+        assert np.array_equal(first, second) and len(np.unique(first)) > 1
+
+
+def test_class_ids_beside_colours_are_refused(tmp_path: Path) -> None:
+    make_set(tmp_path, 6)
+    Image.fromarray((np.arange(24 * 32).reshape(24, 32) % 3).astype(np.uint8)).save(mask(tmp_path))
+    other = tmp_path / "masks" / "ax.png"
+    Image.fromarray(np.full((24, 32, 3), (0, 0, 128), np.uint8)).save(other)
+    with pytest.raises(UserError, match="must be of one kind"):
+        prepared(tmp_path)
+
+
 def test_sizes_that_differ(tmp_path: Path) -> None:
     make_set(tmp_path, 4)
     make_pair(tmp_path, "zx", size=(40, 28))

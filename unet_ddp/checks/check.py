@@ -14,9 +14,9 @@ import numpy as np
 
 from unet_ddp.checks import sides
 from unet_ddp.checks.data_parts import DataParts
-from unet_ddp.checks.metadata import ScannedPair
+from unet_ddp.checks.metadata import ScannedPair, share_colours
 from unet_ddp.checks.near_duplicates import confirm, find_copies
-from unet_ddp.checks.numbers import find_numbers
+from unet_ddp.checks.numbers import find_numbers, warn_of_one_mask
 from unet_ddp.checks.rare import find_rare
 from unet_ddp.checks.rules import (
     check_rules,
@@ -40,7 +40,7 @@ from unet_ddp.data.groups import group_names
 from unet_ddp.data.label_rules import MaskValues, choose_labels, warn_soft_edges
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import Report, find_pairs
-from unet_ddp.data.pairs import Pairs, collect
+from unet_ddp.data.pairs import Pair, Pairs, collect
 from unet_ddp.data.readers.base import ImageFormat, OpenFile, Scene
 from unet_ddp.data.readers.read import can_read, find_readers
 from unet_ddp.data.readers.resize import scaled_size
@@ -130,7 +130,7 @@ def check_dataset(
     table: Table | None = training.scanned.table if training.scanned is not None else None
     if table is None:
         groups = group_names(training, config.group_pattern) if split else {}
-        scanned, errors = _scan(config, report, collect([*training, *(validation or [])]), parts)
+        scanned, errors = _scan(config, report, [*training, *(validation or [])], labels)
         split = sides.skip_unread(report, errors, split, skip_bad)
         if not scanned:
             return None
@@ -161,11 +161,11 @@ def _check_kinds(reader: type[OpenFile], config: DataConfig, table: Table) -> Ta
 
 
 def _scan(
-    config: DataConfig, report: Report, pairs: Pairs, parts: DataParts
+    config: DataConfig, report: Report, pairs: Sequence[Pair], labels: Labels | None
 ) -> tuple[list[ScannedPair], dict[str, str]]:
     """Return what `scan` finds in the files of pairs, and add what their readers object to."""
     scanned, errors = scan(
-        pairs,
+        collect(pairs),
         nodata=config.nodata,
         channels=config.channels,
         planes=config.overlap,
@@ -174,7 +174,7 @@ def _scan(
     for reader in find_readers(pair.image for pair, *_ in scanned):
         if issubclass(reader, Scene):
             report.add_problems(reader.check_pairs(scanned))
-    return scanned, errors
+    return scanned if config.overlap else share_colours(scanned, config, labels), errors
 
 
 def _find_sides(
@@ -276,6 +276,7 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
         report.notes.append("too many images to look for copies across the split")
     report.warnings += warn_of_images(table, confirm(copies, split) if split and copies else None)
     report.warnings += warn_of_scales(table, data.format.dtype)
+    report.warnings += [] if config.overlap else warn_of_one_mask(table)
     if split and labels:
         warn = report.attempt(
             lambda: [

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from unet_ddp.config import DataConfig
+from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import list_colours
 from unet_ddp.data.pairs import Pair, Stamp
 from unet_ddp.data.readers.base import Header
 
@@ -50,3 +55,35 @@ class ScannedPair(NamedTuple):
     pair: Pair
     image: ImageMetadata
     mask: MaskMetadata
+
+
+def share_colours(
+    scanned: list[ScannedPair], config: DataConfig, labels: Labels | None
+) -> list[ScannedPair]:
+    """Return the pairs of a set with colours in all masks of 8 bit, if one has them or known `labels` do.
+
+    If each value is a class, they must be the same ones: class ids in grey beside colours are other classes.
+    """
+    shared = [pair._replace(mask=_as_colours(pair.mask)) for pair in scanned]
+    coloured, grey = set[int](), set[int]()
+    for (_, _, mask), (_, _, found) in zip(scanned, shared, strict=True):
+        (coloured if mask.header.has_colour_values else grey).update(found.values)
+    is_soft = config.mask_threshold is not None or config.round_masks
+    agree = is_soft or coloured <= grey or grey <= coloured
+    return shared if (labels and labels.rgb) or (coloured and agree) else scanned
+
+
+def _as_colours(mask: MaskMetadata) -> MaskMetadata:
+    """Return the metadata of a mask as `Source.mask` reads it with `colours`."""
+    if mask.header.has_colour_values or mask.header.dtype != "uint8":
+        return mask
+    colours = list_colours(mask.header.palette, mask.header.bits)
+    counts = Counter[int]()  # two indices of a palette may have one colour
+    for value, count in zip(mask.values, mask.counts, strict=True):
+        counts[int(colours[value])] += count
+    values, pixels = zip(*sorted(counts.items()), strict=True)
+    return mask._replace(
+        header=replace(mask.header, channels=3, is_colour=True, palette=None, bits=8),
+        values=values,
+        counts=pixels,
+    )

@@ -23,6 +23,7 @@ _PER_MASK = 3  # values; one object per image is usual in masks of classes
 _SMALL = 8  # pixels: soft edges and noise are smaller
 _RARE = 0.1  # of the masks: numbers counted over a whole set are in fewer
 _EXPLAINED = 0.3  # of the variance of areas: by classes it is more, by numbers about 0
+_SAME = 4  # masks that are no coincidence
 _WHOLE = 0.9  # of the values in a mask: those of objects are one connected area each
 
 
@@ -42,6 +43,24 @@ def find_numbers(
         f"the {count} values of the masks look like numbers of objects, e.g. in {example}: {advice}or "
         "--mask-threshold 0 for two classes, zero and above"
     )
+
+
+def warn_of_one_mask(table: Table) -> list[str]:
+    """Return a warning if all masks have the same pixels: nothing can be learnt of their images."""
+    rows = np.arange(len(table.pairs))
+    ends = table.columns["end"][:_LOOKED_AT]
+    last, counts = int(ends[-1]), np.diff(ends, prepend=0)
+    if len(rows) < _SAME or np.ptp(counts):
+        return []
+    columns = (table.columns[name][:last].reshape(len(ends), -1) for name in ("value", "pixels"))
+    if any(np.ptp(column, axis=0).any() for column in columns):
+        return []
+    first, *others = (_read_mask(table, row) for row in _some(rows).tolist())
+    if not all(np.array_equal(first, other) for other in others):
+        return []
+    return [
+        f"all masks are the same, e.g. {table.pairs[0].mask} and {table.pairs[1].mask}: each image needs its own"
+    ]
 
 
 def _are_numbers(table: Table, ignore: int | None) -> bool:

@@ -18,6 +18,7 @@ from unet_ddp.settings import called
 
 _MOST_GREYS = 64  # more grey values than this are no classes
 _CLUSTERS = 0.9  # share of the pixels near black or near white in soft masks of two classes
+_FLAT = 0.5  # share of the pixels that the commonest colours have in masks, and not in photographs
 _SOFT = 0.05  # of the pixels: soft edges have no more
 _ROUND = "use --classes N --round-masks for N classes"
 _NEAR = 2  # of 255: a mixture may be rounded by so much
@@ -173,6 +174,7 @@ def refuse_soft(masks: MaskValues) -> None:
     found = masks.lossy or "the masks"
     cause = "lossy compression" if masks.lossy else "soft edges"
     if masks.rgb:
+        _refuse_photographs(masks, found)
         advice = f"{_ROUND}, or --mask-threshold 127 for two, dark and bright"
         if not masks.lossy:
             objects = f"or {instances_flag()} if each colour is an object"
@@ -203,6 +205,24 @@ def refuse_soft(masks: MaskValues) -> None:
             f"{found}: too many for classes; if they are numbers of objects, use {instances_flag()} "
             "to learn each object, or --mask-threshold 0 for two classes, zero and above"
         )
+
+
+def _refuse_photographs(masks: MaskValues, found: str) -> None:
+    """Raise a UserError if colours are spread as in photographs: in soft masks, those of classes are common."""
+    common, *others = sorted(masks.counts.values(), reverse=True)
+    if sum(others[:_MOST_GREYS]) >= _FLAT * sum(others):
+        return
+    objects = f"if each colour is an object, use {instances_flag()}; if they are photographs"
+    found = f"{found}: {len(masks.counts)} different colours, none common; {objects}"
+    if common < _FLAT * (common + sum(others)):
+        raise UserError(
+            f"{found}, give the folder of masks as --masks, and that of images as --images"
+        )
+    is_black = not masks.brightness(max(masks.counts, key=masks.counts.__getitem__))
+    one_class = "use --mask-threshold 0 for one class of all that is not black, or " * is_black
+    raise UserError(
+        f"{found} of objects cut out, {one_class}save masks as PNG with one colour per class"
+    )
 
 
 def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:

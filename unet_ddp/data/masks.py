@@ -110,6 +110,13 @@ def pack_colour(colour: Sequence[int]) -> int:
     return red << 16 | green << 8 | blue
 
 
+def list_colours(palette: Sequence[Colour] | None, bits: int) -> NDArray[np.int32]:
+    """Return the colour, 0xRRGGBB, of each palette index or else grey value (256,), black beyond the palette."""
+    if palette is None:
+        return np.arange(256, dtype=np.int32) * (255 // ((1 << bits) - 1)) * 0x010101
+    return np.array([*map(pack_colour, palette)] + [0] * 256, np.int32)[:256]
+
+
 def unpack_colour(code: Any) -> tuple[Any, Any, Any]:
     """Return (red, green, blue) of 0xRRGGBB, a number or an array of them."""
     return code >> 16 & 0xFF, code >> 8 & 0xFF, code & 0xFF
