@@ -181,6 +181,7 @@ class Limit:
     above: float | None = None
     below: float | None = None
     note: str = ""  # further words for the error message
+    infinite: bool = False  # a setting may be so
 
     def __contains__(self, value: float) -> bool:
         """Return whether `value` is within all bounds."""

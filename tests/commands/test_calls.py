@@ -106,6 +106,11 @@ def test_without_images_the_validation_images_are_scored(run: unet_ddp.TrainedRu
         ({"images": "nowhere", "masks": "nowhere"}, "nowhere"),
         ({"model": "nowhere.pt"}, "nowhere.pt: checkpoint not found"),
         ({"threshold": 2.0}, "--threshold 2.0: must be above 0 and below 1"),
+        ({"threshold": "half"}, "--threshold half: expected a number"),
+        ({"workers": -1}, "--workers -1: must be 0 or more"),
+        ({"precision": "half"}, "--precision half: expected auto or float32"),
+        ({"tolerance": [1, 2]}, "tolerance: a list of 2 values; give one"),
+        ({"model": object()}, "model: an object of type object; give"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_a_line(
@@ -142,6 +147,24 @@ def test_what_is_wrong_with_data_is_in_the_result(run: unet_ddp.TrainedRun) -> N
 
 
 @pytest.mark.usefixtures("traced_once")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"whole": "yes"}, "whole: 'yes'; expected True or False"),
+        ({"tolerance": 2}, "--tolerance 2.0: must be 0 or more and at most 1"),
+        ({"precision": "half"}, "--precision half: expected float32, float16 or int8"),
+        ({"path": "a.pt"}, "a.pt: the name must end in .onnx"),
+        ({"model": "-m"}, "-m: checkpoint not found"),
+    ],
+)
+def test_a_mistake_in_an_export_is_a_line(
+    run: unet_ddp.TrainedRun, arguments: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(unet_ddp.UserError) as caught:
+        unet_ddp.export(**{"model": run, "path": "m.onnx", **arguments})
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
 def test_a_network_is_exported(run: unet_ddp.TrainedRun, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")

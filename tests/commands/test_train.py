@@ -28,6 +28,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.tuning import SeparationTuner
 from unet_ddp.runs import plan
+from unet_ddp.runs.folder import RunFolder
 
 COUNT, BUILD, SAVE, READ = train.count_pixels, plan.build_state, checkpoint.save, SegmentationDataset.__getitem__  # fmt: skip
 TUNE = SeparationTuner.tune
@@ -90,6 +91,35 @@ def test_a_validation_that_a_signal_cuts_short_does_not_count(
     assert "report.html" not in files(tmp_path / "b")
     assert run(images, tmp_path / "b", "--resume")[0] == 0
     assert rows(tmp_path / "b") == rows(tmp_path / "a")
+
+
+def test_a_ctrl_c_in_the_first_save_is_a_run_to_continue(
+    images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user sees a wrong line in the first output, and presses it."""
+    begin = RunFolder.begin
+
+    def interrupted(folder: RunFolder, *about: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        begin(folder, *about)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "begin", interrupted)
+        status, out = run(images, tmp_path, "--epochs", "1")
+    assert status == 130 and out.endswith(
+        "stopped by SIGINT after step 0; continue with --resume\n"
+    )
+    assert {"last.pt", "config.yaml"} <= files(tmp_path)
+    assert run(images, tmp_path, "--resume")[0] == 0
+    assert len(rows(tmp_path)) == 1
+
+
+def test_a_run_without_one_good_step_has_no_best(images: list[str], tmp_path: Path) -> None:
+    _, _, err = call_train(
+        [*images, *FLAGS, "--class-weights", "1e38", "1e38", "--epochs", "1"], str(tmp_path)
+    )
+    assert "error: all 3 steps were skipped, as loss or gradients are not finite" in err
+    assert "best.pt" not in files(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tests.conftest import make_set
+from unet_ddp.data.drawing import save_picture
 from unet_ddp.data.matching import Report, find_pairs, mask_size_message, read_list
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.errors import UserError
@@ -157,7 +159,10 @@ def test_folders_for_images_and_for_masks_may_be_given_as_one(
     found = {str(p.image.relative_to(tmp_path)): str(p.mask.relative_to(tmp_path)) for p in pairs}
     assert found == {f"{images}/{k}.png": f"{masks}/{k}.png" for k in range(1, 13)}
     (problem,) = report.problems
-    assert problem.startswith(f"no mask for {tmp_path}/runs/samples.png: ")
+    assert problem.startswith(f"no mask for {tmp_path}/runs/samples.png: ")  # of another program
+    save_picture(torch.zeros(3, 9, 9, dtype=torch.uint8), tmp_path / "runs" / "samples.png")
+    pairs, report = matched(tmp_path, tmp_path)
+    assert len(pairs) == 12 and report.problems == []
 
 
 @pytest.mark.parametrize("name", ["masks", "truth/2026", "caf\u00e9", "cafe\u0301", "link"])

@@ -10,6 +10,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -837,6 +838,104 @@ def test_the_end_writes_again_what_the_last_save_could_not(tmp_path: Path, disk:
             disk.full = []
             folder.finish(state, None)
         assert not (tmp_path / "best.pt").exists()
+
+
+def test_a_disk_that_is_full_for_a_while_gets_the_last_state_first(
+    tmp_path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The archives of the epochs before would take its room, and a kill then loses all steps since."""
+    order, save = [], disk.save
+    disk.save = lambda path, content, **how: (order.append(path.name), save(path, content, **how))
+    state, lines = make_state(), list[str]()
+    with open_folder(tmp_path, lines=lines, run={"save_every": 1}) as folder:
+        disk.full = [tmp_path]
+        for epoch in range(1, 6):
+            state.epoch = epoch
+            folder.save(state, is_best=epoch == 3)
+            folder.wait()
+        assert order == []
+        disk.full = []
+        folder.save(state)
+        folder.wait()
+    archives = [f"epoch_000{epoch}.pt" for epoch in (3, 4, 5)]
+    assert order == ["last.pt", "best.pt", *archives]
+    given_up = [line for line in lines if "given up" in line]
+    assert [line.split()[1] for line in given_up] == ["epoch_0001.pt:", "epoch_0002.pt:"]
+
+
+@pytest.mark.parametrize("room", [0, 3])
+def test_an_archive_leaves_room_for_the_next_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    state, lines = make_state(), list[str]()
+    with open_folder(tmp_path, lines=lines, run={"save_every": 1}) as folder:
+        folder.save(state)
+        folder.wait()
+        free = room * (tmp_path / "last.pt").stat().st_size
+        usage = shutil.disk_usage(tmp_path)._replace(free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+        state.epoch = 1
+        folder.save(state)
+        folder.wait()
+        assert checkpoint.load(tmp_path / "last.pt")["position"]["epoch"] == 1
+        assert (tmp_path / "epoch_0001.pt").exists() == (room > 0)
+        assert ("the next last.pt needs it" in "".join(lines)) == (room == 0)
+
+
+def test_a_full_disk_costs_the_second_copy_before_the_last_steps(
+    tmp_path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, lines = make_state(), list[str]()
+    with open_folder(tmp_path, lines=lines) as folder:
+        for epoch in (1, 2):
+            state.epoch = epoch
+            folder.save(state)
+            folder.wait()
+        previous = tmp_path / "last.1.pt"
+        assert previous.exists()
+        usage = shutil.disk_usage(tmp_path)._replace(free=0)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+        save = disk.save
+
+        def save_if_there_is_room(path: Path, content: dict[str, Any], **how: bool) -> None:
+            if previous.exists():
+                raise OSError(errno.ENOSPC, "No space left")
+            save(path, content, **how)
+
+        disk.save = save_if_there_is_room
+        state.epoch = 3
+        folder.save(state)
+        folder.wait()
+    assert lines == [] and checkpoint.load(tmp_path / "last.pt")["position"]["epoch"] == 3
+
+
+def test_a_ctrl_c_while_a_save_is_awaited_starts_no_second_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread still takes files out of what is due: two writers met in a KeyError."""
+    gate, begun, save = threading.Event(), threading.Event(), checkpoint.save
+    writers: list[str] = []
+
+    def slowly(path: Path, content: dict[str, Any], **how: bool) -> None:
+        writers.append(threading.current_thread().name)
+        begun.set()
+        assert gate.wait(30)
+        save(path, content, **how)
+
+    def interrupt(*_: object) -> None:
+        begun.wait(30)
+        monkeypatch.undo()
+        monkeypatch.setattr(checkpoint, "save", slowly)
+        threading.Timer(0.1, gate.set).start()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "save", slowly)
+    with pytest.raises(KeyboardInterrupt), open_folder(tmp_path) as folder:
+        folder.save(make_state(), is_best=True)
+        monkeypatch.setattr(Future, "result", interrupt)
+        folder.wait()
+    assert len(writers) == 2 and len({*writers}) == 1  # last.pt and best.pt, by the thread
+    assert {"last.pt", "best.pt"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_an_address_rescues_nothing(tmp_path: Path) -> None:

@@ -81,6 +81,20 @@ def test_an_image_of_another_size_makes_no_crops_of_whole_images(tmp_path: Path)
         check_same_data(then, replace(data, crop_size=(32, 64)), tmp_path / "last.pt")
 
 
+def test_the_flag_that_has_changed_the_data_is_named(tmp_path: Path) -> None:
+    data = write_set(tmp_path, b"images")
+    then = saved(data)
+    cropped = replace(data, crop_size=(32, 64))
+    line = "--crop-size: is not the run's, leave it out: it would train on crops of 64x32, not on whole images"
+    with pytest.raises(UserError, match=line):
+        check_same_data(then, cropped, tmp_path / "last.pt", {"crop_size", "seed"})
+    other = write_set(tmp_path / "other", b"images", NAMES[1:])
+    with pytest.raises(
+        UserError, match=r"the images or the split differ .*; leave out --validation and --seed$"
+    ):
+        check_same_data(then, other, tmp_path / "last.pt", {"seed", "validation", "images"})
+
+
 @pytest.mark.parametrize(("names", "said"), [(NAMES + "z", "z.png is new"), (NAMES[1:], "A.png is missing")])  # fmt: skip
 def test_an_added_or_removed_image_is_named(tmp_path: Path, names: str, said: str) -> None:
     data = write_set(tmp_path, b"images")

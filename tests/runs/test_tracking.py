@@ -162,10 +162,11 @@ def test_an_epoch_is_a_line_and_a_row(
     tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = make_state(steps=4)
-    state.epoch, state.step, state.best = 1, 4, 0.25
+    state.step, state.best = 4, 0.25
     state.sums = torch.tensor([6.0, 1.5, 4.5], dtype=torch.float64)
     state.skipped += torch.tensor([1, 7])  # one of 4 steps: the mean is of the others
     with open_tracker(tmp_path, state=state) as tracker:
+        state.epoch = 1
         tracker.log(["one", "two"], [], ["three"])
         tracker.begin_epoch(state)
         clock.now += 4.0
@@ -287,6 +288,7 @@ def test_a_bar_shows_loss_and_rate_now_and_then(
 ) -> None:
     state = make_state()
     state.epoch = 1
+    (tmp_path / "metrics.csv").write_text("epoch,step\n1,4\n", encoding="utf-8")
     with open_tracker(tmp_path, state=state) as tracker:
         tracker.begin_epoch(state)
         (bar,) = bars
@@ -547,6 +549,27 @@ def test_a_resumed_run_drops_rows_of_no_step_of_its_own(tmp_path: Path, step: st
     path.write_text(f"step,loss\n10,1.5\n{step},2.5\n", encoding="utf-8")
     CsvWriter(path, after=10)
     assert path.read_text(encoding="utf-8").split() == ["step,loss", "10,1.5"]
+
+
+def test_rows_that_another_program_has_changed_are_kept_and_missed(tmp_path: Path) -> None:
+    """A spreadsheet of other languages saves with semicolons: no row has a step any more."""
+    path, lines = tmp_path / "metrics.csv", list[str]()
+    config = TrainConfig(run=RunConfig(checkpoints=str(tmp_path), exp_name="."))
+    state = SimpleNamespace(epoch=2, steps_per_epoch=5)
+
+    def resume() -> None:
+        open_files(config, state, lines.append)[0].close()  # type: ignore[arg-type]
+
+    path.write_text("epoch,step\n1,5\n2,10\n3,15\n", encoding="utf-8")
+    resume()
+    assert lines == [] and len(rows(path)) == 2
+    changed = "epoch;step\r\n1;5\r\n2;10\r\n"
+    path.write_text(changed, encoding="utf-8", newline="")
+    resume()
+    assert (tmp_path / "metrics.1.csv").read_bytes().decode() == changed
+    assert "0 rows for 2 epochs done; the file that was there is" in lines.pop()
+    resume()
+    assert lines == [f"warning: {path}: 0 rows for 2 epochs done"]
 
 
 @pytest.mark.parametrize("data", [b"step\n\xff", b"step\n1,2\n", b"step\n" + b"x" * 200_000])

@@ -127,6 +127,28 @@ def test_too_many_in_a_row_end_the_run_with_what_to_type(has_scaler: bool) -> No
     assert len(lines) == 2 * (not has_scaler)
 
 
+def test_an_epoch_after_a_start_without_one_good_step_ends_the_run() -> None:
+    """It has fewer steps than --max-bad-steps, and its network is the untrained one."""
+    guard, _ = new_guard(most=20)
+    guard.flush()  # of a resumed epoch without steps
+    for step in (1, 2):
+        guard.check(report(finite=False), step)
+    with pytest.raises(RunError, match=r"^all 2 steps were skipped, as loss or gradients are not"):
+        guard.flush()
+
+
+def test_one_good_step_is_enough_and_the_search_for_a_scale_needs_none() -> None:
+    guard, _ = new_guard(most=20)
+    guard.check(report(finite=True), 1)
+    guard.check(report(finite=False), 2)
+    guard.flush()
+    guard.check(report(finite=False), 3)
+    guard.flush()
+    searching, _ = new_guard(most=20, has_scaler=True)
+    searching.check(report(finite=False), 1)
+    searching.flush()
+
+
 class Event:
     """A moment of a GPU; `notes` has the waits for it."""
 

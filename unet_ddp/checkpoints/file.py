@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unet_ddp.checkpoints.run_files import advise_on_replaced, check_free
+from unet_ddp.checkpoints.run_files import advise_on_replaced, check_archive, drop_previous
 from unet_ddp.errors import RunError, UserError, shorten
 from unet_ddp.files import as_path, replacing
 from unet_ddp.files.contents import advise_on, describe_content
@@ -69,15 +69,16 @@ def save_all(folder: Path, files: dict[str, Content], *, keep_previous: bool = T
     for name in list(files):
         try:
             if name.startswith("epoch_"):  # of the others the start has made sure
-                check_free(folder, [name])
+                check_archive(folder, name)
             save(folder / name, files[name], keep_previous=keep_previous and name == "last.pt")
         except UserError as error:  # the user has an epoch_0005.pt: the others go on
             refusal = str(error)
             continue
         except (OSError, RuntimeError) as error:
-            cause = error
-            if isinstance(error.__context__, OSError):  # torch says at which place in the file
-                cause = error.__context__
+            if drop_previous(folder):
+                return save_all(folder, files, keep_previous=False)
+            own = error.__context__  # of torch's error, which says at which place in the file
+            cause = own if isinstance(own, OSError) else error
             return f"{folder / name}: can't be written ({' '.join(str(cause).split())[:120]})"
         del files[name]
     return refusal

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import filecmp
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unet_ddp.data.names import PICTURE_HEAD
 from unet_ddp.errors import UserError, join_some
 from unet_ddp.files import remove_stale
 
@@ -30,7 +32,7 @@ HEADS = {
     "metrics.csv": b"epoch,step,",
     "split.csv": b'"image","mask","group","split"',
     "learning_rate.csv": b"learning_rate,loss",
-    "samples.png": b"Software\0unet_ddp",
+    "samples.png": PICTURE_HEAD,
     "profile.json": b'"schemaVersion"',
     "report.html": _PAGE,
     "events.out.tfevents.*.unet_ddp": b"",
@@ -53,6 +55,7 @@ EVENTS = ".unet_ddp"
 """The ending of our TensorBoard files."""
 _REPLACED = ".replaced"
 _RUN = ".run"  # names the run that was set aside
+_WAITING = 3  # epoch_*.pt in memory
 _SHOWN = 20  # files in one message
 
 
@@ -124,6 +127,42 @@ def check_free(folder: Path, names: Iterable[str]) -> None:
         it = "it" if len(foreign) == 1 else "them"
         what = join_some(foreign, _SHOWN)
         raise UserError(f"{what}: not of the run, which would replace {it}: rename {it}")
+
+
+def check_archive(folder: Path, name: str) -> None:
+    """Refuse an epoch_*.pt whose name a user's file has, or that would take the room of the next last.pt.
+
+    Raises:
+        UserError: see `check_free`.
+        OSError: the disk is nearly full.
+    """
+    check_free(folder, [name])
+    last = folder / "last.pt"
+    if last.is_file() and shutil.disk_usage(folder).free < 2 * last.stat().st_size:  # as large
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: the next last.pt needs it")
+
+
+def drop_previous(folder: Path) -> bool:
+    """Delete last.1.pt where the disk has no room for another last.pt; return whether it was there.
+
+    The steps since are worth more than a second copy of those before.
+    """
+    last, previous = folder / "last.pt", folder / "last.1.pt"
+    if not (last.is_file() and previous.is_file()):
+        return False
+    if shutil.disk_usage(folder).free >= last.stat().st_size:
+        return False
+    previous.unlink()
+    return True
+
+
+def order_due(names: Collection[str]) -> list[str]:
+    """Return names of checkpoints in the order to write them: --resume finds in the first the others.
+
+    Of the epoch_*.pt that a full disk keeps in memory, the earlier ones are left out.
+    """
+    archives = sorted(name for name in names if name.startswith("epoch_"))
+    return [*sorted({*names} - {*archives}, reverse=True), *archives[-_WAITING:]]
 
 
 def set_aside(folder: Path) -> None:

@@ -287,13 +287,14 @@ def check_values(config: object) -> None:
             if value == "" and name != "mask_suffix":  # masks named as their images
                 raise UserError(f"{each.flag} '': is empty; give a value, or leave it out")
             if isinstance(value, str) and re.match(r"~(/|$)", value):
-                raise UserError(
-                    f"{each.flag} {value}: ~ was not expanded; write the folder in full"
-                )
+                advice = "~ was not expanded; write the folder in full"
+                raise UserError(f"{each.flag} {value}: {advice}")
             limits = each.limits if isinstance(value, (int, float)) else []
             if isinstance(value, int):
                 limits = [*limits, _COUNTABLE]
             for limit in limits:
-                if value not in limit:
+                is_infinite = abs(value) == float("inf")
+                if value not in limit or (is_infinite and not limit.infinite):
                     text = " ".join(map(shorten, found))
-                    raise UserError(f"{each.flag} {text}: must be {limit}")
+                    finite = " and finite" * is_infinite
+                    raise UserError(f"{each.flag} {text}: must be {limit}{finite}")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, get_args, get_origin
 
 from unet_ddp.config import TrainConfig
-from unet_ddp.errors import UserError, count_of
+from unet_ddp.errors import UserError, count_of, shorten
 from unet_ddp.plugins.own import path_of
 from unet_ddp.settings import Names, as_flag, pairs_of, settings_of
 
@@ -27,13 +27,13 @@ _ELSEWHERE = {
 """By the names that other programs have, what to use here."""
 
 
-def to_words(name: str, value: Any) -> list[str]:
-    """Return the words of a command line that give a setting of `train`.
+def to_words(name: str, value: Any, kind: type[Any] = TrainConfig) -> list[str]:
+    """Return the words of a command line that give a setting of `train`, or of another class of them.
 
     Raises:
         UserError: there is no such setting, or a command line can't give such a value.
     """
-    setting, flag = _find_setting(name), as_flag(name)
+    setting, flag = _find_setting(name, kind), as_flag(name)
     value = _to_plain(value)
     is_empty = isinstance(value, (list, tuple)) and not value
     if value is None or is_empty or (name == "resume" and value is False):  # it may also be a file
@@ -42,17 +42,19 @@ def to_words(name: str, value: Any) -> list[str]:
         return [flag]
     if value is False:
         return [as_flag(f"no_{name}")]
+    if bool in _parts(setting):
+        raise UserError(f"{name}: {shorten(value)}; expected True or False")
     if not isinstance(value, (list, tuple)):
-        return [f"{flag}={_to_text(name, value)}"]
-    words = [_to_text(name, _to_plain(item)) for item in value]
+        return [f"{flag}={_to_text(name, value, kind)}"]
+    words = [_to_text(name, _to_plain(item), kind) for item in value]
     if not any(get_origin(hint) is tuple for hint in _parts(setting)):
         raise UserError(f"{name}: {describe(value)}; give one, as on the command line")
     return [flag, *words]
 
 
-def _find_setting(name: str) -> Any:
+def _find_setting(name: str, kind: type[Any]) -> Any:
     """Return the type of a setting."""
-    settings = settings_of(TrainConfig)
+    settings = settings_of(kind)
     plain = name.removeprefix("no_")
     for each in settings.values():
         if not {name, plain}.isdisjoint(each.names):
@@ -78,13 +80,13 @@ def _to_plain(value: Any) -> Any:
     return value.tolist() if is_array and value.ndim <= 1 else value
 
 
-def _to_text(name: str, value: Any) -> str:
+def _to_text(name: str, value: Any, kind: type[Any]) -> str:
     """Return a value as it is typed; of an object its import path."""
     if isinstance(value, (str, int, float, os.PathLike)):
-        return str(value)
-    is_part = name in {part for part, _ in pairs_of(TrainConfig, Names)}
+        return str(os.fspath(value) if isinstance(value, os.PathLike) else value)
+    is_part = name in {part for part, _ in pairs_of(kind, Names)}
     is_array = hasattr(value, "shape")
-    if name == "model" and hasattr(value, "state_dict") and not isinstance(value, type):
+    if name == "model" and is_part and hasattr(value, "state_dict") and not isinstance(value, type):
         raise UserError(
             f"model: {describe(value)}, whose weights are made; give the class, or a function in a file, "
             'that makes it for a number of channels and classes, e.g. model="parts:make"'

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
@@ -11,7 +10,8 @@ from typing import Literal
 
 import torch
 
-from unet_ddp.cli import check as check_settings
+from unet_ddp.cli import parse
+from unet_ddp.cli.python import to_words
 from unet_ddp.cli.signature import Data
 from unet_ddp.commands import evaluate as command
 from unet_ddp.commands.data_arguments import giving_data
@@ -23,7 +23,6 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import one_line
 from unet_ddp.evaluation.results import ClassScores
 from unet_ddp.evaluation.tables import summary
-from unet_ddp.plugins.own import renew
 
 
 @dataclass(frozen=True)
@@ -98,16 +97,16 @@ def evaluate(
     """
     network = network or network_of(model)
     with giving_data({"images": images, "masks": masks}) as places:
-        config = EvaluateConfig(
-            model=os.fspath(model), network=network, reader=reader, threshold=threshold, tolerance=tolerance,
-            scale=scale, workers=workers, precision=precision, device=device, **places,
-        )  # fmt: skip
-        return _evaluate(config)
+        given = {
+            "model": model, "network": network, "reader": reader, "threshold": threshold, "tolerance": tolerance,
+            "scale": scale, "workers": workers, "precision": precision, "device": device, **places,
+        }  # fmt: skip
+        return _evaluate(given)
 
 
-def _evaluate(config: EvaluateConfig) -> EvaluationResult:
-    check_settings(config)
-    renew()
+def _evaluate(given: Mapping[str, object]) -> EvaluationResult:
+    argv = [word for name, value in given.items() for word in to_words(name, value, EvaluateConfig)]
+    config = parse(EvaluateConfig, argv, prog="python -m unet_ddp evaluate")
     use_own_readers(config.reader)
     job = command.find_job(config, writes=False)
     with _one_thread(config.device):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from unet_ddp.cli import check as check_settings
+from unet_ddp.cli import parse
+from unet_ddp.cli.python import to_words
 from unet_ddp.cli.signature import Data
 from unet_ddp.commands.data_arguments import giving_data
 from unet_ddp.commands.trained_run import network_of
 from unet_ddp.errors import one_line
 from unet_ddp.extras.onnx.settings import ExportConfig
-from unet_ddp.plugins.own import renew
 
 
 class RuntimeScores(NamedTuple):
@@ -82,22 +82,26 @@ def export(
     """
     network = network or network_of(model)
     with giving_data({"images": images, "masks": masks}) as places:
-        config = ExportConfig(
-            os.fspath(model), os.fspath(path), whole=whole, precision=precision, runtime=runtime,
-            tolerance=tolerance, network=network, overwrite=overwrite, **places,
-        )  # fmt: skip
-        return _export(config, Path(path))
+        given = {
+            "whole": whole, "precision": precision, "runtime": runtime, "tolerance": tolerance,
+            "network": network, "overwrite": overwrite, **places,
+        }  # fmt: skip
+        return _export(given, {"checkpoint": model, "output": path})
 
 
-def _export(config: ExportConfig, path: Path) -> ExportResult:
+def _export(given: Mapping[str, object], files: Mapping[str, object]) -> ExportResult:
     from unet_ddp.extras.onnx.export import find_job, write_export
 
-    check_settings(config)
-    renew()
+    flags, places = (
+        [word for name, value in each.items() for word in to_words(name, value, ExportConfig)]
+        for each in (given, files)
+    )
+    argv = [*flags, "--", *(place.partition("=")[2] for place in places)]
+    config = parse(ExportConfig, argv, prog="python -m unet_ddp export")
     written = write_export(find_job(config))
     scores = {}
     for name, verdict in written.verdicts.items():
         before, dice = verdict.dice
         is_used = name in written.passing
         scores[name] = RuntimeScores(dice, before, verdict.shares, verdict.rate, is_used)
-    return ExportResult(path, scores, "\n".join(map(one_line, written.lines)))
+    return ExportResult(Path(config.output or ""), scores, "\n".join(map(one_line, written.lines)))

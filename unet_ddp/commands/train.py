@@ -152,8 +152,9 @@ def prepare(config: TrainConfig, folder: RunFolder, world: World, began: float) 
     world.on_main(lambda: folder.claim(config, start, tracker.describe(metadata())))
     about = describe_run(config, spec, state, loaders, world)
     tracker.log(start.notes, data.notes, loaders.notes, spec.notes, about)
-    world.on_main(lambda: folder.begin(data, state, start))  # no thread may write at a fork
-    tuner = find_head(data.labels).tuner(data, world, resize_masks=config.data.resize_masks)
+    with stop:  # from the first save on, a signal is one to continue after
+        world.on_main(lambda: folder.begin(data, state, start))  # no thread may write at a fork
+        tuner = find_head(data.labels).tuner(data, world, resize_masks=config.data.resize_masks)
     limit = config.launch.last_step(state.steps_per_epoch)
     return Run(config, data, start, state, loaders, folder, tracker, stop, world, tuner, limit)
 

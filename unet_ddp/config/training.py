@@ -96,7 +96,7 @@ class OptimizationConfig:
     """encoder: keep its weights and batch norm statistics as loaded, and train the rest."""
     weight_decay: Annotated[float, flag("RATE"), NOT_NEGATIVE] = 1e-4
     """Decoupled weight decay of AdamW."""
-    clip: Annotated[float, flag("NORM"), NOT_NEGATIVE] = 1.0
+    clip: Annotated[float, flag("NORM"), Limit(at_least=0, infinite=True)] = 1.0
     """Largest norm of the gradients, longer ones are scaled down to it; 0: no clipping."""
     loss: Annotated[str, Names("losses"), flag("|".join(LOSS_NAMES))] = "dice_ce"
     """Terms of the loss. Over regions: dice, tversky (misses weigh more than false alarms; for small objects) or lovasz (IoU). Over pixels: ce (cross-entropy) or focal (sure pixels count less). MODULE:CLASS is one of your own, +ce added for both; docs/losses.md."""

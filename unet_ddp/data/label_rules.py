@@ -208,7 +208,7 @@ def refuse_soft(masks: MaskValues) -> None:
 
 
 def _refuse_photographs(masks: MaskValues, found: str) -> None:
-    """Raise a UserError if colours are spread as in photographs: in soft masks, those of classes are common."""
+    """Raise a UserError if colours are spread as in photographs: soft masks have common ones."""
     common, *others = sorted(masks.counts.values(), reverse=True)
     if sum(others[:_MOST_GREYS]) >= _FLAT * sum(others):
         return

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tqdm import tqdm
 
-from unet_ddp.data.names import file_key, is_hidden
+from unet_ddp.data.names import PICTURE_HEAD, file_key, is_hidden
 from unet_ddp.data.pairs import Stamp
 from unet_ddp.data.readers.read import can_read
 from unet_ddp.errors import UserError, hides_bars
 from unet_ddp.files import is_address
 from unet_ddp.storage import storage_of
+
+_PICTURE = "samples.png"
 
 
 def _advise(file: Path) -> str:
@@ -47,11 +50,20 @@ def files_by_name(
         seen.update(targets)
         relative = os.path.relpath(parent, folder)
         prefix = "" if relative == "." else relative.replace(os.sep, "/") + "/"
+        if _PICTURE in names and _is_of_run(f"{parent}/{_PICTURE}"):
+            names.remove(_PICTURE)
         for name in sorted(names):  # text, not paths: a hundred thousand files take a second
             stem, _, suffix = name.rpartition(".")
             if stem and not is_hidden(name) and is_wanted(f".{suffix.lower()}"):
                 files[file_key(prefix + stem)].append(f"{parent}/{name}")
     return files
+
+
+def _is_of_run(picture: str) -> bool:
+    """Return whether a run of ours has written a picture: one among the images would need a mask."""
+    with suppress(OSError), open(picture, "rb") as file:
+        return PICTURE_HEAD in file.read(1024)
+    return False
 
 
 def _list_address(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:

@@ -12,6 +12,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+PICTURE_HEAD = b"Software\0unet_ddp"
+"""In the first bytes of a run's samples.png."""
 _COMPOUND = (".ome",)  # x.ome.tif is the OME-TIFF of x
 _COPY = re.compile(r"(.+?)(?:(?: -)? copy(?: \d+)?| ?\(\d+\))+", re.IGNORECASE)
 """x of "x copy", "x copy 2", "x (1)" and "x - Copy"."""

@@ -81,7 +81,7 @@ class TrainingSampler(DistributedSampler[Key]):
         if self.steps == 0:
             raise UserError(
                 f"--batch-size: one step takes {count_of(per_step * size, 'image')} ({per_step} for each of "
-                f"{count_of(size, 'process')}), but there are {count} to train on; use a smaller one"
+                f"{count_of(size, 'process')}, --accumulate included), but there are {count} to train on; use a smaller one"
             )
         self.taken = self.steps * self.images if steps is None else count  # of each permutation
         self.stream = order(self)

@@ -241,7 +241,7 @@ def describe_run(
             "code at each layer, which was never tried; what does not compile runs as it is"
         ]
     if state.epoch >= options.epochs:
-        notes += [f"all epochs are done; for more, use --epochs above {options.epochs}"]
+        notes += [f"all epochs are done; for more, use --epochs above {state.epoch}"]
     return [
         f"network: {spec.architecture}; {sum(p.numel() for p in state.network.parameters()):,} parameters",
         f"run: {config.address}; {count_of(options.epochs, 'epoch')} of "

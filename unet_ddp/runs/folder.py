@@ -19,6 +19,7 @@ from unet_ddp.checkpoints.run_files import (
     check_free,
     find_checkpoints,
     may_write,
+    order_due,
     set_aside,
     settle,
 )
@@ -211,16 +212,16 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         if not self._writes:
             return
         last = {**self._metadata, **state.state_dict()}
-        new = {"last.pt": last}  # the first: --resume finds in it the others
+        new = {"last.pt": last}
         if is_best:
             new["best.pt"] = compose_best(last)
         every = self._config.run.save_every
         if every and state.step == 0 and state.epoch > 0 and state.epoch % every == 0:
             new[f"epoch_{state.epoch:04d}.pt"] = last
-        copies = copy_to_host(new)
-        for name in copies:
-            self._unsaved.pop(name, None)
-        self._unsaved |= copies
+        due = self._unsaved | copy_to_host(new)
+        self._unsaved = {name: due.pop(name) for name in order_due(due)}
+        if due:
+            self._log(f"warning: {', '.join(due)}: given up; the memory is for later ones")
         self._thread = self._thread or start_thread("checkpoint")
         self._writing = self._thread.submit(self._write, self.path, self._unsaved)
 
@@ -236,12 +237,13 @@ class RunFolder(AbstractContextManager["RunFolder"]):
 
     def _finish_write(self) -> str:
         """Wait for the thread that writes; return why it could not, if so."""
-        writing, self._writing = self._writing, None
         try:
-            return writing.result() if writing else ""
+            failure = self._writing.result() if self._writing else ""
         except RunError:
-            self._unsaved = {}
+            self._writing, self._unsaved = None, {}
             raise
+        self._writing = None  # not after a Ctrl-C: the thread still takes files out of `_unsaved`
+        return failure
 
     def _warn(self, failure: str) -> None:
         if failure:

@@ -199,7 +199,7 @@ class StartPoint:
         )
         check_classes(data.labels, config.optimization.class_weights)
         if saved:
-            data.notes.extend(check_same_data(saved, data, self.source))
+            data.notes.extend(check_same_data(saved, data, self.source, config.given))
         return data
 
     def restore(self, state: TrainState) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import zlib
+from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,15 +19,20 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError, count_of
+from unet_ddp.settings import as_flag
 from unet_ddp.storage import real_file
 
+_SPLITS = ("validation", "fold", "group_pattern", "seed")
 _SAMPLED = 16  # pairs whose contents are read
 
 
-def check_same_data(saved: Content, data: PreparedData, source: Path) -> list[str]:
+def check_same_data(
+    saved: Content, data: PreparedData, source: Path, typed: Set[str] = frozenset()
+) -> list[str]:
     """Check that `data` is what the run of the checkpoint `source` was trained on.
 
-    A file may have been repaired, and a mask corrected: that is a note.
+    A file may have been repaired, and a mask corrected: that is a note. The settings that the command line has
+    `typed` are the likely causes of another split.
 
     Returns:
         Lines for the user.
@@ -39,11 +45,13 @@ def check_same_data(saved: Content, data: PreparedData, source: Path) -> list[st
         "use its --images, --masks, --validation, --fold and --seed, or start a new run with "
         f"--load {source} and --exp-name NAME"
     )
+    causes = " and ".join(as_flag(name) for name in _SPLITS if name in typed)
+    split = f"leave out {causes}" if causes else own
     # Of other images the order, and so the position in the epoch, would mean nothing.
     if saved["names"] != data.split.fingerprint:
         where = _name_difference(data.split, source.parent / "split.csv")
         raise UserError(
-            f"--resume: the images or the split differ from those that the run started with{where}; {own}"
+            f"--resume: the images or the split differ from those that the run started with{where}; {split}"
         )
     if (then.channels, then.dtype) != (now.channels, now.dtype):
         raise UserError(
@@ -53,10 +61,16 @@ def check_same_data(saved: Content, data: PreparedData, source: Path) -> list[st
     crop = list(data.crop_size) if data.crop_size else None
     if saved["crop_size"] != crop:
         raise UserError(
-            f"--resume: the sizes of the images differ from those that the run started with: it would "
-            f"train on {_show_crop(crop)}, not on {_show_crop(saved['crop_size'])}; {own}"
+            f"{_name_cause(typed)}: it would train on {_show_crop(crop)}, not on {_show_crop(saved['crop_size'])}; {own}"
         )
     return _compare_files(saved["files"], data.split, own)
+
+
+def _name_cause(typed: Set[str]) -> str:
+    """Return what may have changed the size of the crops, for a message."""
+    if "crop_size" in typed:
+        return "--crop-size: is not the run's, leave it out"
+    return "--resume: the sizes of the images differ from those that the run started with"
 
 
 def _show_crop(crop: list[int] | None) -> str:

@@ -78,7 +78,7 @@ class Tracker:
         self._stop, self._state = stop, state
         self._record: RunRecord | None = None
         self._outlook: Outlook | None = None
-        self._open_files = partial(open_files, config, state)
+        self._open_files = partial(open_files, config, state, self._log)
         world.on_main(lambda: self._begin(config, data, loaders, start))
         self._log_uncompiled = log_uncompiled
         self.bar = tqdm(  # silent in a log file, where the line of each epoch is enough

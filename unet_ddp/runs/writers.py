@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 import os
 import socket
@@ -16,9 +17,10 @@ from typing import Any
 from unet_ddp.checkpoints.run_files import EVENTS
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.loaders import Loaders
-from unet_ddp.errors import UserError, one_line
+from unet_ddp.errors import UserError, count_of, one_line
 from unet_ddp.files import open_own, replacing
 from unet_ddp.files.contents import describe_bytes
+from unet_ddp.files.output import say
 from unet_ddp.metrics.scores import Validation
 from unet_ddp.plugins import find
 from unet_ddp.runs.ending import Ending
@@ -72,16 +74,30 @@ def open_named(
     return [*ours, *(OwnCallback(name, run) for name in config.launch.callback)]
 
 
-def open_files(config: TrainConfig, state: TrainState) -> list[Any]:
+def open_files(
+    config: TrainConfig, state: TrainState, log: Callable[[str], object] = say
+) -> list[Any]:
     """Return the writers into a run's folder; they continue after the epochs that it has done.
 
-    One whose steps are all saved, but not its scores, is validated and written again.
+    One whose steps are all saved, but not its scores, is validated and written again. What the user's programs
+    have changed in metrics.csv, or deleted, is a line in the `log`.
     """
-    done = state.epoch * state.steps_per_epoch
-    return [
-        CsvWriter(config.folder / "metrics.csv", after=done),
-        TensorBoardWriter(config.folder, after=done),
-    ]
+    done, path = state.epoch * state.steps_per_epoch, config.folder / "metrics.csv"
+    aside = _set_aside_foreign(path)
+    rows = CsvWriter(path, after=done)
+    if rows.count < state.epoch:
+        where = f"; the file that was there is {aside} now" if aside else ""
+        log(f"warning: {path}: {rows.count} rows for {count_of(state.epoch, 'epoch')} done{where}")
+    return [rows, TensorBoardWriter(config.folder, after=done)]
+
+
+def _set_aside_foreign(path: Path) -> Path | None:
+    """Rename a metrics.csv whose columns another program has changed; return its new name."""
+    rows = read_rows(path)
+    if not rows or "step" in rows[0]:
+        return None
+    names = (path.with_name(f"metrics.{k}.csv") for k in itertools.count(1))
+    return path.rename(next(name for name in names if not name.exists()))
 
 
 def score_columns(validation: Validation | None, names: list[str]) -> Row:
@@ -162,10 +178,14 @@ class CsvWriter:
     def __init__(self, path: Path, *, after: int = 0) -> None:
         self.path = path
         self.columns: list[str] = []
+        self.count = 0
+        """Rows of the steps up to `after`."""
         self._due: list[Row] = []
         if path.exists():
             rows = [row for row in read_rows(path) if (row.get("step") or "").isdecimal()]
-            self._rewrite([row for row in rows if to_float(row["step"]) <= after])
+            rows = [row for row in rows if to_float(row["step"]) <= after]
+            self.count = len(rows)
+            self._rewrite(rows)
 
     def _rewrite(self, rows: list[dict[str, str]], columns: Iterable[str] = ()) -> None:
         """Replace the file by rows, with their columns and these."""

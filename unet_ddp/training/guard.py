@@ -39,7 +39,7 @@ class FiniteGuard:
 
     def __post_init__(self) -> None:
         self._quiet = _SEARCH if self.has_scaler else 0  # overflows that are the search for a scale
-        self._in_a_row = self._good_in_a_row = 0
+        self._in_a_row = self._good_in_a_row = self._good = 0
         self._delay = 2 if self.world.device.type == "cuda" else 0
         self._pending: deque[tuple[int, list[int], Tensor, torch.cuda.Event | None]] = deque()
 
@@ -65,9 +65,18 @@ class FiniteGuard:
             self._judge(*self._pending.popleft())
 
     def flush(self) -> None:
-        """Judge the steps that are not judged yet, at the end of an epoch; see `check`."""
+        """Judge the steps that are not judged yet, at the end of an epoch; see `check`.
+
+        Raises:
+            RunError: the same, or none since the start was good.
+        """
         while self._pending:
             self._judge(*self._pending.popleft())
+        if self._in_a_row and not self._good and self._quiet <= 0:
+            raise RunError(
+                f"all {self._in_a_row} steps were skipped, as loss or gradients are not finite; check"
+                "  the images, or use a lower --lr, and other weights of the loss and the classes if they are given"
+            )
 
     def _judge(
         self, step: int, pairs: list[int], answer: Tensor, event: torch.cuda.Event | None
@@ -78,6 +87,7 @@ class FiniteGuard:
         if is_finite:
             self._in_a_row = 0
             self._good_in_a_row += 1
+            self._good += 1
             self._quiet = 1 if self.has_scaler and self._good_in_a_row >= _GROWTH else 0
             return
         self._good_in_a_row = 0

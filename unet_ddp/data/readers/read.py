@@ -211,14 +211,14 @@ class Source(AbstractContextManager["Source"]):
     def mask(self, *, scale: float = 1.0, colours: bool = False) -> Codes:
         """Return the mask's values (H, W) at `scale`: each is the file's value at the new pixel's centre.
 
-        Grey values and palette indices of 8 bit are uint8, others int32; colours are 0xRRGGBB, int32. `colours`:
-        those of 8 bit become colours, too.
+        Grey values and palette indices of 8 bit are uint8, others int32; colours are 0xRRGGBB, int32. With `colours`,
+        values of 8 bit become colours, too.
         """
         with self.reading() as opened:
             values = opened.read_mask()
         if scale != 1:
             values = resize_nearest(values, scaled_size(values.shape[0], values.shape[1], scale))
-        if colours and values.ndim == 2 and values.dtype == np.uint8:
+        if colours and not self._planes and values.ndim == 2 and values.dtype == np.uint8:
             values = list_colours(self.header.palette, self.header.bits)[values]
         if values.ndim == 2:
             dtype = np.uint8 if values.dtype == np.uint8 else np.int32

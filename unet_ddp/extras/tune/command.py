@@ -35,8 +35,9 @@ from unet_ddp.files.contents import read_json
 from unet_ddp.runs.epoch_scores import chosen_by
 from unet_ddp.runs.lock import lock_folder
 from unet_ddp.runs.writers import describe_time, read_rows
-from unet_ddp.settings import Kind, as_flag, flag, names_of
+from unet_ddp.settings import Kind, as_flag, flag, names_of, settings_of
 
+_FIXED = {"epochs", "validation", "fold"}  # scores of other validation images can't be compared
 _FACTOR = 3  # of epochs from rung to rung, by which the trials become fewer
 
 
@@ -94,15 +95,14 @@ def parse_space(config: TuneConfig) -> dict[str, Any]:
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    known = sorted(all_but(Kind.RUN_PLACE) & TrainConfig().to_dict().keys() - {"epochs"})
+    data = config.data
+    if data.validation == 0 and {data.val_images, data.pairs_file, data.fold} == {None}:
+        raise UserError("--validation 0: there would be no scores to choose by; leave it out")
     space: dict[str, Any] = {}
     for word in config.vary:
-        name, _, text = word.partition("=")
-        name = name.replace("-", "_")
-        if name not in known:
-            raise UserError(
-                f"--vary {shorten(word)}: not a setting to vary; {suggest(name, known)}"
-            )
+        name, text = _split(word)
+        if name in space:
+            raise UserError(f"--vary {shorten(word)}: is given twice; name all its values in one")
         ends: list[Any] = text.split("..", 1)
         if len(ends) == 1:
             ends = text.split(",")
@@ -124,6 +124,18 @@ def parse_space(config: TuneConfig) -> dict[str, Any]:
     if not space:
         raise UserError("--vary: name the settings to vary, e.g. --vary learning_rate=1e-4..1e-2")
     return space
+
+
+def _split(word: str) -> tuple[str, str]:
+    """Return the setting that NAME=VALUES means, and the values."""
+    kinds = Kind.RUN_PLACE, Kind.DATA_PLACE
+    known = sorted(all_but(*kinds) & TrainConfig().to_dict().keys() - _FIXED)
+    typed, _, text = word.partition("=")
+    typed = typed.replace("-", "_")
+    for name, each in settings_of(TrainConfig).items():
+        if name in known and typed in [alias.replace("-", "_") for alias in each.names]:
+            return name, text
+    raise UserError(f"--vary {shorten(word)}: not a setting to vary; {suggest(typed, known)}")
 
 
 def plan_rungs(trials: int, epochs: int) -> list[tuple[int, int]]:
