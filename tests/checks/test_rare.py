@@ -65,3 +65,13 @@ def test_more_than_a_tenth_is_not_rare(tmp_path: Path, light: int) -> None:
 def test_groups_that_are_never_split_and_sizes_of_all_kinds_are_no_kinds(tmp_path: Path) -> None:
     rows = [(f"{k:02}", f"car{k // 5}", side) for k, side in enumerate(sides(20, 5))]
     assert write(tmp_path, rows).rare == []
+
+
+def test_an_image_without_a_group_is_of_no_kind(tmp_path: Path) -> None:
+    """Nor is one without a folder: a list may name both for some images only."""
+    groups = ["g"] * 10 + ["g", "", ""]
+    rows = [
+        (f"{k:02}", group, side)
+        for k, (group, side) in enumerate(zip(groups, sides(10, 3), strict=True))
+    ]
+    assert write(tmp_path, rows, *[DARK] * 13).rare == []

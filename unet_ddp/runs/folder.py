@@ -216,7 +216,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         if is_best:
             new["best.pt"] = compose_best(last)
         every = self._config.run.save_every
-        if every and state.step == 0 and state.epoch > 0 and state.epoch % every == 0:
+        if every and state.step == 0 < state.epoch and state.epoch % every == 0:
             new[f"epoch_{state.epoch:04d}.pt"] = last
         due = self._unsaved | copy_to_host(new)
         self._unsaved = {name: due.pop(name) for name in order_due(due)}

@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 from unet_ddp.data.pairs import Pair, Pairs
+from unet_ddp.extras.packs.pack_files import member_name
 from unet_ddp.extras.packs.shards import Members, ShardJob, write_shard
 
 NAMES = ["a", "b" * 99, "c" * 120, "ö" * 60, "d" * 600, "e/\udcfff"]
@@ -32,3 +33,12 @@ def test_sizes_are_those_that_tar_writes(tmp_path: Path) -> None:
             last = tar.getmembers()[-1]
             end = last.offset_data + -(-last.size // 512) * 512
         assert sum(map(members.measure, part.pairs)) == end
+
+
+def test_names_of_members_differ_and_lead_nowhere_else() -> None:
+    """Of the files of a list anywhere on the disk, too."""
+    names = ["a", "/a", "/data/a.b", "data/a.b", "../a", "%2Fa", "%252Fa"]
+    members = [member_name(name) for name in names]
+    assert len({*members}) == len(names)
+    assert member_name("/data/a.b") == "%2Fdata/a%2Eb"
+    assert not any(member.startswith("/") or "." in member for member in members)
