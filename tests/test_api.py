@@ -133,6 +133,11 @@ def test_a_row_that_a_crash_cut_off_has_nan(tmp_path: Path) -> None:
     ("settings", "said"),
     [
         ({"epoch": 3}, "did you mean epochs?"),
+        (
+            {"lr": 1e-3, "learning_rate": 2e-3},
+            "lr and learning_rate: are one setting; use one of them",
+        ),
+        ({"bilinear": "false"}, "bilinear: 'false'; expected True or False"),
         ({"epochs": 0}, "--epochs 0: must be 1 or more"),
         ({"images": "nowhere", "masks": "masks"}, "nowhere"),
         ({"loss": type("Nowhere", (), {})}, "%%writefile parts.py"),

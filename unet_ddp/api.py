@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from unet_ddp.cli import parse_train
-from unet_ddp.cli.python import to_words
+from unet_ddp.cli.python import refuse_twice, to_words
 from unet_ddp.cli.signature import sign
 from unet_ddp.commands import train as command
 from unet_ddp.commands.data_arguments import placing_data, without_objects
@@ -87,6 +87,7 @@ train.__signature__ = sign(TrainedRun)  # type: ignore[attr-defined]  # train_st
 
 def _read(settings: Mapping[str, object]) -> tuple[list[str], TrainConfig]:
     """Return settings as the words of a command line, and as it reads them."""
+    refuse_twice(settings)
     argv = [word for name, value in settings.items() for word in to_words(name, value)]
     return argv, parse_train(argv)
 

@@ -178,7 +178,7 @@ def test_validation_may_have_its_own_folders(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no mask for .*val/imgs/bx\.png"):
         prepared(tmp_path, **own)
     report, found = collected(in_folder(tmp_path, val_images="gone", val_masks="gone"))
-    assert report.problems == ["gone: not found"]
+    assert report.problems == ["gone: not found; name the folders by --images and --masks"]
     assert found is not None and len(found.table.pairs) == 4
 
 
@@ -283,7 +283,8 @@ def test_no_pairs_at_all(tmp_path: Path) -> None:
     report, data = collected(config)
     assert data is None and report.problems == ["no pairs of image and mask"]
     report, data = collected(replace(config, images=str(tmp_path / "gone")))
-    assert data is None and report.problems == [f"{tmp_path}/gone: not found"]
+    (problem,) = report.problems
+    assert data is None and problem.startswith(f"{tmp_path}/gone: not found; name the folders by")
 
 
 def test_labels_of_a_resumed_run_stay(tmp_path: Path) -> None:

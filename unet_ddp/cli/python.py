@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, get_args, get_origin
 
 from unet_ddp.config import TrainConfig
@@ -50,6 +50,14 @@ def to_words(name: str, value: Any, kind: type[Any] = TrainConfig) -> list[str]:
     if not any(get_origin(hint) is tuple for hint in _parts(setting)):
         raise UserError(f"{name}: {describe(value)}; give one, as on the command line")
     return [flag, *words]
+
+
+def refuse_twice(names: Collection[str]) -> None:
+    """Refuse two names of one setting, as lr and learning_rate."""
+    for each in settings_of(TrainConfig).values():
+        twice = [name for name in names if name in each.names]
+        if len(twice) > 1:
+            raise UserError(f"{' and '.join(twice)}: are one setting; use one of them")
 
 
 def _find_setting(name: str, kind: type[Any]) -> Any:

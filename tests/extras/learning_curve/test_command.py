@@ -209,7 +209,7 @@ def test_a_training_that_fails_says_why(
         (["--repeats", "0"], "--repeats 0: must be 1 or more"),
         (["--validation", "0"], "--validation: no images to score; use --validation 25"),
         (["--images", "nowhere"], "nowhere: not found"),
-        (["--batch-size", "2"], "--batch-size: one step takes 2 images (2 for each of 1 process), but there are 1"),
+        (["--batch-size", "2"], "--batch-size: one step takes 2 images (2 for each of 1 process, --accumulate included), but there are 1"),
         (["--batch-size", "auto"], "--batch-size auto: all trainings take equal steps; use a number"),
         (["--patience", "3"], "see python -m unet_ddp learning-curve --help"),
         (["--resume"], "see python -m unet_ddp learning-curve --help"),
