@@ -506,6 +506,7 @@ CASES = [
     Case("all masks empty", masks_as(lambda a: a * 0), 2, ("only the value 0",)),
     Case("class weights for other classes", lambda f: None, 2, ("--class-weights", "3 weights for 2 classes"), ["--class-weights", "1", "2", "3"]),
     # splits
+    Case("crops larger than the images", lambda f: None, 0, ("warning: --crop-size 512 512: the largest image has 32x24 pixels",), ["--crop-size", "512", "512"]),
     Case("one image", lambda f: [p.unlink() for side in ("imgs", "masks") for p in (f / side).iterdir() if p.stem != "ax"], 2, ("1 image in 1 group", "none left to train on", "--validation 0")),
     Case("a class that occurs in validation only", only_in_validation, 0, ("class 99 occurs in validation only",), ["--list", "{}/pairs.csv"]),
     Case("validation in its own folders", validation_set, 0, ("6 images to train on, 2 to validate",), ["--val-images", "{}/val/imgs", "--val-masks", "{}/val/masks"]),

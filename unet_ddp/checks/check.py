@@ -31,6 +31,7 @@ from unet_ddp.checks.summary import (
     describe_images,
     warn_of_classes,
     warn_of_images,
+    warn_of_large_crops,
     warn_of_vanishing,
 )
 from unet_ddp.checks.table import Table
@@ -277,6 +278,7 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
     report.warnings += warn_of_images(table, confirm(copies, split) if split and copies else None)
     report.warnings += warn_of_scales(table, data.format.dtype)
     report.warnings += [] if config.overlap else warn_of_one_mask(table)
+    report.warnings += warn_of_large_crops(table, config)
     if split and labels:
         warn = report.attempt(
             lambda: [

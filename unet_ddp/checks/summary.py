@@ -7,6 +7,7 @@ import numpy as np
 from unet_ddp.checks.near_duplicates import Copies
 from unet_ddp.checks.sides import class_blocks
 from unet_ddp.checks.table import Table
+from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pairs
@@ -114,6 +115,19 @@ def warn_of_vanishing(table: Table, labels: Labels, scale: float) -> list[str]:
     found = [f"{name} in {n} of {count_of(m, 'image')}" for name, n, m in counts if 2 * n > m]
     line = f"--scale {scale:g} leaves nearly nothing of class {join_some(found, _SHOWN)}: use a larger --scale"
     return [line] if found else []
+
+
+def warn_of_large_crops(table: Table, config: DataConfig) -> list[str]:
+    """Return a warning of crops with more than twice the pixels of any image: the rest is no data."""
+    crop, scale = config.crop_size, config.scale
+    sizes = [scaled_size(*size, scale) for size in table.sizes]
+    height, width = max(sizes, key=lambda size: size[0] * size[1])
+    if crop is None or config.ground_resolution or crop[0] * crop[1] <= 2 * height * width:
+        return []
+    return [
+        f"--crop-size {crop[0]} {crop[1]}: the largest image has {width}x{height} pixels at scale {scale:g}; the rest "
+        "of a crop is computed for nothing"
+    ]
 
 
 def _find_rare(values: MaskValues, labels: Labels) -> list[str]:

@@ -126,7 +126,7 @@ def _divide(pairs: Pairs, drawn: Drawn) -> Split:
     if held_out.all():
         raise UserError(
             f"{count_of(len(pairs), 'image')} in {count_of(len(chosen), 'group')}: none left to train on; "
-            "add images, or use a smaller --validation, or 0"
+            "add images, or use a smaller --validation, or --validation 0"
         )
     return Split(pairs.select(~held_out), pairs.select(held_out), drawn.how, drawn)
 
