@@ -165,6 +165,15 @@ def test_folders_for_images_and_for_masks_may_be_given_as_one(
     assert len(pairs) == 12 and report.problems == []
 
 
+@pytest.mark.parametrize("end", ["_cp_masks.png", "_masks.tif"])
+def test_cellposes_own_files_beside_its_masks_are_none(tmp_path: Path, end: str) -> None:
+    draw_both(tmp_path, "{}.png", f"{{}}{end}", mode="L")
+    for path in tmp_path.glob("[0-9].png"):
+        np.save(path.with_name(f"{path.stem}_seg.npy"), np.array({"masks": 1}), allow_pickle=True)
+    pairs, report = matched(tmp_path, tmp_path)
+    assert report.problems == [] and all(pair.mask.name.endswith(end) for pair in pairs) and pairs
+
+
 @pytest.mark.parametrize("name", ["masks", "truth/2026", "caf\u00e9", "cafe\u0301", "link"])
 def test_masks_below_the_images_are_no_images(tmp_path: Path, name: str) -> None:
     images = tmp_path / "i"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from unet_ddp.files import is_address
 from unet_ddp.storage import storage_of
 
 _PICTURE = "samples.png"
+_CELLPOSE = ("_cp_masks.png", "_cp_masks.tif", "_masks.png", "_masks.tif")
 
 
 def _advise(file: Path) -> str:
@@ -50,20 +51,26 @@ def files_by_name(
         seen.update(targets)
         relative = os.path.relpath(parent, folder)
         prefix = "" if relative == "." else relative.replace(os.sep, "/") + "/"
-        if _PICTURE in names and _is_of_run(f"{parent}/{_PICTURE}"):
-            names.remove(_PICTURE)
-        for name in sorted(names):  # text, not paths: a hundred thousand files take a second
+        for name in sorted(
+            {*names} - _find_others(parent, {*names})
+        ):  # text, not paths: a hundred thousand files take a second
             stem, _, suffix = name.rpartition(".")
             if stem and not is_hidden(name) and is_wanted(f".{suffix.lower()}"):
                 files[file_key(prefix + stem)].append(f"{parent}/{name}")
     return files
 
 
-def _is_of_run(picture: str) -> bool:
-    """Return whether a run of ours has written a picture: one among the images would need a mask."""
-    with suppress(OSError), open(picture, "rb") as file:
-        return PICTURE_HEAD in file.read(1024)
-    return False
+def _find_others(parent: str, names: Set[str]) -> set[str]:
+    """Return files that programs leave beside images: a run's samples.png, Cellpose's _seg.npy beside its masks."""
+    others = {
+        name
+        for name in names
+        if name.endswith("_seg.npy") and not names.isdisjoint(name[:-8] + end for end in _CELLPOSE)
+    }
+    if _PICTURE in names:
+        with suppress(OSError), open(f"{parent}/{_PICTURE}", "rb") as file:
+            others |= {_PICTURE} if PICTURE_HEAD in file.read(1024) else set()
+    return others
 
 
 def _list_address(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:
