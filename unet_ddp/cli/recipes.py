@@ -86,7 +86,7 @@ def read_box(box: str) -> tuple[str, list[str]]:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return the advice for a name that is none of the `known` settings."""
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, {*known} - {name}, n=1)
     return f"did you mean {near[0]}?" if near else "see train.py --help"
 
 
