@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import unet_ddp
 from tests.conftest import make_set
 from tests.prediction.models import write_model
 from tests.ranks import call_main
+from unet_ddp.commands.export_call import RuntimeScores
 from unet_ddp.data.labels import Labels
 
 
@@ -71,6 +73,16 @@ def test_scores_are_those_of_the_command(run: unet_ddp.TrainedRun, tmp_path: Pat
     assert [*result.per_image] == [f"{letter}x" for letter in "abcdefghij"] and not result.objects
     assert all(0 <= score <= 1 for score in result.per_image.values())
     assert not (run.path / "evaluation").exists()
+
+
+def test_what_the_functions_return_can_be_pickled(run: unet_ddp.TrainedRun) -> None:
+    folder = run.path.parent
+    data = {"images": folder / "imgs", "masks": folder / "masks"}
+    scores = unet_ddp.evaluate(run, **data, device="cpu")
+    runtime = RuntimeScores(0.5, 0.5, 1.0, 2.0, True)
+    written = unet_ddp.ExportResult(Path("a.onnx"), {"onnxruntime": runtime}, "text")
+    for value in (run, scores, unet_ddp.check(**data), written):
+        assert repr(pickle.loads(pickle.dumps(value))) == repr(value)
 
 
 def test_arrays_have_the_scores_of_their_files(run: unet_ddp.TrainedRun) -> None:

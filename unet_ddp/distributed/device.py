@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from threading import Lock
 
 import torch
 
@@ -201,6 +202,23 @@ def _read_limits() -> list[tuple[int, int]]:
             spare = int(text.partition("\ninactive_file ")[2].split("\n")[0])  # files': given back
             found[-1] = (limit, used - spare)
     return found
+
+
+class Turns(AbstractContextManager[None]):
+    """A lock of the threads that use a device, where it is a GPU; a copy in another process has another lock."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._lock = Lock() if device.type == "cuda" else nullcontext()
+
+    def __reduce__(self) -> tuple[type[Turns], tuple[torch.device]]:
+        return Turns, (self._device,)
+
+    def __enter__(self) -> None:
+        self._lock.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.__exit__(None, None, None)
 
 
 @contextmanager

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from statistics import fmean
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -23,6 +21,7 @@ from torch import Tensor
 from unet_ddp.data.readers.base import Pixels
 from unet_ddp.data.readers.read import Source
 from unet_ddp.distributed.device import (
+    Turns,
     free_memory,
     is_out_of_memory,
     pick_device,
@@ -100,9 +99,9 @@ class Predictor:
             self.threshold = fmean(p or 0.5 for p in found)
         self.concurrency = 1
         """Number of threads that predict images at the same time and share the memory."""
-        self.on_window: Callable[[], object] = lambda: None
+        self.on_window: Callable[[], object] | None = None
         """Called before each window, or batch, runs through the networks."""
-        self._running = Lock() if device.type == "cuda" else nullcontext()
+        self._running = Turns(device)
         self._too_large: set[tuple[int, int]] = set()  # sizes of images that ran out of memory
         self.stride = max(network.stride for network in self.networks)
         self.tiling = Tiling(tile or TILE, overlap / 100, self.stride)
@@ -262,7 +261,8 @@ class Predictor:
 
     def scores(self, images: Sequence[Pixels], *, is_second: bool = False) -> Scores:
         """Return the `Scores` (N, C, H, W), of two classes (N, 1, H, W), of N scaled images; out of memory, halve them."""
-        self.on_window()
+        if self.on_window is not None:
+            self.on_window()
         try:
             with self._running:  # writing threads predict windows again: one has a GPU's memory
                 pixels = torch.from_numpy(np.stack(images))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -105,7 +106,11 @@ def open_array(
 def in_memory(pixels: Pixels, size: Size, source: Source | None = None) -> SourceImage:
     """Return an image of a `size` (height, width), of which the scaled pixels (H, W, C) are known."""
     input_size = pixels.shape[0], pixels.shape[1]
-    return SourceImage(lambda top, bottom: pixels[top:bottom], input_size, size, source)
+    return SourceImage(partial(_rows_of, pixels), input_size, size, source)
+
+
+def _rows_of(pixels: Pixels, top: int, bottom: int) -> Pixels:
+    return pixels[top:bottom]
 
 
 class ScaledReader:

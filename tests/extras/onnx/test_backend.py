@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -112,8 +113,23 @@ def test_addresses_are_read_as_files_are(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert open_model("s3://bucket/run/a.pt", CPU).labels == labels
     session, address = Session(json.dumps(FACTS), found=ValueError()), "s3://bucket/run/a.onnx"
     model = open_session(monkeypatch, tmp_path, session, address)
-    with pytest.raises(UserError, match=rf"^{address}: can't be run on 8x9 pixels"):
-        model.backend(torch.zeros(1, 9, 8, 3))
+    for each in (model, pickle.loads(pickle.dumps(model))):
+        with pytest.raises(UserError, match=rf"^{address}: can't be run on 8x9 pixels"):
+            each.backend(torch.zeros(1, 9, 8, 3))
+
+
+def test_a_copy_opens_the_file_again_unless_it_has_changed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = np.random.default_rng(0).normal(size=(1, 2, 9, 8)).astype(np.float32)
+    model = open_session(monkeypatch, tmp_path, Session(json.dumps(FACTS), found=found))
+    pixels = torch.zeros(1, 9, 8, 3)
+    packed = pickle.dumps(model)
+    assert torch.equal(pickle.loads(packed).backend(pixels), model.backend(pixels))
+    for change in (lambda path: path.write_text("other"), Path.unlink):
+        change(tmp_path / "a.onnx")
+        with pytest.raises(UserError, match=r"a\.onnx: was changed or removed .*; make it again"):
+            pickle.loads(packed)
 
 
 @pytest.mark.parametrize(("name", "value", "message"), EXPORTS)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Colour
+from unet_ddp.data.pairs import Stamp, find_stamp
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.errors import Limit, UserError, from_plain, shorten
@@ -24,8 +25,10 @@ from unet_ddp.extras.onnx.runtimes import (
     open_session,
     shorten_error,
 )
+from unet_ddp.files import as_path, is_address
 from unet_ddp.files.contents import LaterFormatError, check_format
 from unet_ddp.prediction.backends import LoadedModel
+from unet_ddp.storage import storage_of
 
 METADATA = "unet_ddp"  # key of our metadata in an exported file
 FORMAT = 1  # of this metadata
@@ -97,10 +100,13 @@ class OnnxBackend:
             raise UserError(f"{path}: {reason}; export it again") from None
         self.runtime = runtime or self._choose_runtime(device)
         self.run = open_run(self.session, path, self.runtime)
-        self.path = path
+        self.path, self.stamp = path, _stamp(path)
         self.device = device
         self.stride = self.facts.stride
         self.bytes_per_pixel = self.facts.bytes_per_pixel
+
+    def __reduce__(self) -> tuple[Any, ...]:  # another process opens the file itself
+        return _open_again, (str(self.path.absolute()), self.device, self.runtime, self.stamp)
 
     def _choose_runtime(self, device: torch.device) -> str:
         """Return the fastest runtime that it was scored in and that is installed; on a GPU onnxruntime."""
@@ -126,6 +132,18 @@ class OnnxBackend:
                 f"{self.path}: can't be run on {width}x{height} pixels ({reason})"
             ) from None
         return torch.from_numpy(logits).to(self.device)
+
+
+def _stamp(path: Path) -> Stamp:
+    return storage_of(path).find_stamp(path) if is_address(path) else find_stamp(path)
+
+
+def _open_again(place: str, device: torch.device, runtime: str, stamp: Stamp) -> OnnxBackend:
+    """Return the copy of a backend, of the same file."""
+    path = as_path(place)
+    if not path.is_file() or _stamp(path) != stamp:
+        raise UserError(f"{path}: was changed or removed since a predictor read it; make it again")
+    return OnnxBackend(path, device, runtime)
 
 
 def open_onnx(
