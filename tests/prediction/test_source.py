@@ -220,8 +220,11 @@ def test_a_large_tiff_in_storage_is_read_in_bands(
     del source
     assert not list(tmp_path.glob("unet_ddp-*"))
     put(url, (tmp_path / "a.tif").read_bytes()[:-200])
-    with pytest.raises(UserError, match=r"^s3://bucket/source/a.tif: corrupt or truncated"):
-        read(open_image(Source(url), ImageFormat(3), scale=1.0))
+    with (
+        Source(url) as opened,
+        pytest.raises(UserError, match=r"^s3://bucket/source/a.tif: corrupt or truncated"),
+    ):
+        read(open_image(opened, ImageFormat(3), scale=1.0))
 
 
 # -- rows ------------------------------------------------------------------------------------

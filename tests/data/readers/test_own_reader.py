@@ -18,6 +18,7 @@ from unet_ddp.commands import doctor, evaluate
 from unet_ddp.data.readers.base import Header, ImageFormat
 from unet_ddp.data.readers.read import Source, can_read, use_own_readers
 from unet_ddp.errors import UserError
+from unet_ddp.plugins.own import renew
 
 PAGE = Path(__file__).parents[3] / "docs" / "own_parts.md"
 OWN = ["--reader", "my_readers:XyzFile"]
@@ -73,10 +74,78 @@ def test_a_path_names_a_reader(own: Path) -> None:
     assert can_read(".xyz")
     check_pixels(own / "a.XYZ")
     (own / "b.xyz").write_bytes(b"\1\0")
-    with pytest.raises(UserError, match=r"^b.xyz: corrupt or truncated \(.*\); replace it$"):
+    blamed = r"^reader my_readers:XyzFile failed on b.xyz \(\w+: .*; my_readers.py, line 1\d\); mend it, or"
+    with pytest.raises(UserError, match=blamed):
         _ = Source(Path("b.xyz")).header
     use_own_readers([])
     assert not can_read(".xyz")
+
+
+HEADER = 'return Header(width, height, channels, "uint8")'
+SAID = "^reader my_readers:XyzFile: .*a.xyz: "
+GAVE = f"{SAID}read_bands gave %s; return a NumPy array"
+DIFFERS = f"{SAID}header says %s, read_bands gave 4x5 with 3 of uint8; mend one of them"
+
+
+def change_reader(folder: Path, old: str, new: str) -> None:
+    path = folder / "my_readers.py"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (HEADER, 'return Header(10, 10, 3, "uint8")', DIFFERS % "10x10 with 3 channels of uint8"),
+        (HEADER, HEADER.replace("width, height", "height, width"), DIFFERS % "5x4 with 3 .*"),
+        (HEADER, HEADER.replace("channels", "1"), DIFFERS % "4x5 with 1 channels of uint8"),
+        (HEADER, HEADER.replace("uint8", "uint16"), DIFFERS % "4x5 with 3 channels of uint16"),
+        (HEADER, "return None", f"{SAID}header gave None; return a .*Header"),
+        ("return self.pixels", "return self.pixels[..., 0]", GAVE % r"a ndarray \(5, 4\)"),
+        ("return self.pixels", "return self.pixels.tolist()", GAVE % "a list of 5"),
+        ("return self.pixels", "return {}['x']", r"failed on .*a.xyz \(KeyError: 'x'; my_readers.py, line 19\)"),
+    ],
+)  # fmt: skip
+def test_a_reader_that_contradicts_itself_or_fails_is_blamed(
+    own: Path, old: str, new: str, said: str
+) -> None:
+    """Issue: a mask had the header's size; a fault in the reader was the image's."""
+    change_reader(own, old, new)
+    use_own_readers(["my_readers:XyzFile"])
+    with Source(write_xyz(own / "a.xyz", PIXELS)) as source:
+        for ask in (lambda: source.image(ImageFormat(3)), lambda: source.thumbnail(8)):
+            with pytest.raises(UserError, match=said):
+                _ = source.header, ask()
+
+
+def test_a_header_is_compared_with_a_mask_s_size_but_not_its_type(own: Path) -> None:
+    change_reader(own, "return self.pixels", "return self.pixels.astype('int64')")
+    use_own_readers(["my_readers:XyzFile"])
+    path = write_xyz(own / "a.xyz", PIXELS[..., 0])
+    with Source(path) as source:
+        assert np.array_equal(source.mask(), PIXELS[..., 0])
+    change_reader(own, HEADER, 'return Header(4, 6, 1, "uint8")')
+    renew()
+    use_own_readers(["my_readers:XyzFile"])
+    with Source(path) as source, pytest.raises(UserError, match=r"4x6 with 1 .* gave 4x5 with 1"):
+        source.mask()
+
+
+def test_what_the_file_is_to_blame_for_is_not_the_reader_s(own: Path) -> None:
+    use_own_readers(["my_readers:XyzFile"])
+    (own / "empty.xyz").touch()
+    for name, said in (("empty.xyz", "is empty"), ("none.xyz", "not found")):
+        with pytest.raises(UserError, match=f"^{name}: {said}"):
+            _ = Source(Path(name)).header
+
+
+def test_suffixes_in_capitals_are_those_of_files(own: Path) -> None:
+    change_reader(own, '".xyz"', '".XYZ"')
+    use_own_readers(["my_readers:XyzFile"])
+    assert can_read(".xyz")
+    for name in ("a.xyz", "b.XYZ"):
+        check_pixels(own / name)
 
 
 def test_an_entry_point_names_a_reader(installed: Path) -> None:

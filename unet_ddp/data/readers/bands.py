@@ -19,6 +19,7 @@ from unet_ddp.data.readers.base import (
     Pixels,
     storage_dtype,
 )
+from unet_ddp.data.readers.own_reader import check_pixels
 from unet_ddp.data.readers.resize import resize_area
 from unet_ddp.errors import UserError
 
@@ -51,17 +52,17 @@ class BandsFile(OpenFile):
 
     def read(self, wanted: ImageFormat) -> Pixels:
         """Return all bands, (H, W, C)."""
-        return as_pixels(self.read_bands(), self.path)
+        return as_pixels(self._read_checked(), self.path)
 
     def read_thumbnail(self, size: int) -> NDArray[np.float32]:
         """Return the mean of all bands, (size, size)."""
-        pixels = as_pixels(self.read_bands(), self.path)
+        pixels = as_pixels(self._read_checked(), self.path)
         grey = pixels.mean(axis=2, dtype=np.float32, keepdims=True)
         return resize_area(grey, (size, size))[..., 0]
 
     def read_mask(self) -> Codes:
         """Return the values of a mask, (H, W), or its colours, (H, W, 3); of `planes`, their codes."""
-        bands = self.read_bands()
+        bands = self._read_checked(is_mask=True)
         if bands.shape[2] in (2, 4) and self.header.has_alpha:
             if self.planes:  # it may be a class: tifffile and GDAL mark the fourth band by default
                 raise UserError(
@@ -82,6 +83,11 @@ class BandsFile(OpenFile):
         elif values.shape[2] != 3:
             values = join_planes(np.moveaxis(values != 0, 2, 0))
         return values
+
+    def _read_checked(self, *, is_mask: bool = False) -> Pixels:
+        bands = self.read_bands()
+        check_pixels(self, bands, "read_bands", is_mask=is_mask)
+        return bands
 
     def _check_count(self, count: int) -> None:
         """Raise a UserError if a mask can't have so many bands."""

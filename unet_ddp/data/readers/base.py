@@ -207,7 +207,7 @@ class OpenFile(ABC):
     """
 
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """Of a reader of the user's own: suffixes of its files, in lower case with a dot."""
+    """Of a reader of the user's own: suffixes of its files, with a dot."""
     planes = False
     """True for a mask whose bands or pages may each be a class: bit k of its values is the k-th one."""
 

@@ -30,6 +30,7 @@ from unet_ddp.data.readers.base import (
     Scene,
     as_user_error,
 )
+from unet_ddp.data.readers.own_reader import check_header, check_pixels, explaining
 from unet_ddp.data.readers.pillow import PillowFile
 from unet_ddp.data.readers.resize import fit_pixels, resize_nearest, scaled_size
 from unet_ddp.errors import UnreachableError, UserError
@@ -66,7 +67,7 @@ def use_own_readers(names: Iterable[str]) -> None:
             raise UserError(
                 f"--reader {name}: has no suffixes, as ('.xyz',); see docs/own_parts.md"
             )
-        _own.update(dict.fromkeys(suffixes, name))
+        _own.update(dict.fromkeys(map(str.lower, suffixes), name))
 
 
 def own_readers() -> list[str]:
@@ -154,10 +155,12 @@ class Source(AbstractContextManager["Source"]):
         # Of an object, a copy that goes with what is open.
         path = as_path(str(self.path)) if opened is None else opened.path
         with as_user_error(path):
-            if opened is None:
-                opened = self._opened = _find_real_reader(path)(path)
-                opened.planes = self._planes
-            yield opened
+            reader = _find_real_reader(path) if opened is None else type(opened)
+            with explaining(reader, path):
+                if opened is None:
+                    opened = self._opened = reader(path)
+                    opened.planes = self._planes
+                yield opened
 
     def _ask(self, question: Callable[[OpenFile], Any]) -> Any:
         """Return what the open file answers; None if it can't be read."""
@@ -180,7 +183,7 @@ class Source(AbstractContextManager["Source"]):
     def header(self) -> Header:
         """Size and format; pixels are not decoded."""
         with self.reading() as opened:
-            header = opened.header
+            header = check_header(opened)
         if self._planes and header.channels != 3:  # a mask's planes become one channel
             return replace(header, channels=1)
         return header
@@ -195,6 +198,7 @@ class Source(AbstractContextManager["Source"]):
         """
         with self.reading() as opened:
             pixels = opened.read(wanted)
+            check_pixels(opened, pixels, "read")
             has_alpha = pixels.shape[2] == wanted.channels + 1 and opened.header.has_alpha
         size = scaled_size(pixels.shape[0], pixels.shape[1], scale)
         return fit_pixels(pixels, wanted, size, self.path, has_alpha=has_alpha)
