@@ -475,4 +475,6 @@ def test_the_checkpoint_to_predict_with_is_found(tmp_path: Path) -> None:
     assert find_model(None, tmp_path) == own  # it was trained on
     last = touch("all/last.pt", 0)  # without validation
     assert find_model(None, tmp_path) == find_model(str(tmp_path / "all")) == last
+    shared = touch("shared/model.safetensors", 0)
+    assert find_model(str(shared.parent)) == shared
     assert list(list_runs(tmp_path)) == [last.parent, tmp_path, newer.parent, tmp_path / "a"]

@@ -230,6 +230,9 @@ def _describe_data(path: Path) -> str:
 
 
 def best_of(run: Path) -> Path:
-    """Return a run's best.pt, or last.pt if it has that alone, as one without validation."""
-    best, last = run / "best.pt", run / "last.pt"
-    return last if last.is_file() and not best.is_file() else best
+    """Return a run's best.pt, or what its folder has instead.
+
+    That is last.pt of one without validation, and model.safetensors of a folder that `export --card` wrote.
+    """
+    paths = [run / name for name in ("best.pt", "last.pt", "model.safetensors")]
+    return next((path for path in paths if path.is_file()), paths[0])
