@@ -68,7 +68,7 @@ def test_huggingface_hub_reads_the_card(shared: tuple[Path, Path]) -> None:
     assert card.data.model_name == "my-net"
     found = {each.metric_type: each.metric_value for each in card.data.eval_results or ()}
     assert found == {"dice": 0.625, "mean_iou": 0.5}
-    assert [each.metric_name for each in card.data.eval_results or ()] == ["Dice", "Mean IoU"]
+    assert [each.metric_name for each in card.data.eval_results or ()] == ["Mean Dice", "Mean IoU"]
     name, results = model_index_to_eval_results(card.data.to_dict()["model-index"])
     assert (name, len(results)) == ("my-net", 2)
 
@@ -76,6 +76,7 @@ def test_huggingface_hub_reads_the_card(shared: tuple[Path, Path]) -> None:
 def test_the_card_has_scores_and_data_but_no_paths(shared: tuple[Path, Path]) -> None:
     text = (shared[1] / "README.md").read_text(encoding="utf-8")
     for fact in (
+        "Dice and IoU are means of the classes that occur.",
         "| car | 0.7500 | 0.6000 |",
         "- training: 3 images",
         "- validation: 2 images",
@@ -105,6 +106,16 @@ def test_the_folder_predicts_as_the_checkpoint_does(
     assert {name: tuple(tensor.shape) for name, tensor in state.items()} == {
         name: tuple(tensor.shape) for name, tensor in read_model(source).state.items()
     }
+
+
+def test_the_folder_itself_names_the_network(shared: tuple[Path, Path], tmp_path: Path) -> None:
+    """Issue: its best.pt was not found."""
+    photo = write_photo(tmp_path / "photo.png")
+    found, expected = (
+        Predictor.from_checkpoint(path)(photo).mask
+        for path in (shared[1], shared[1] / "model.safetensors")
+    )
+    assert np.array_equal(found, expected)
 
 
 def test_a_folder_is_exported_again_from_itself(shared: tuple[Path, Path], tmp_path: Path) -> None:
@@ -193,7 +204,11 @@ def test_the_scores_of_two_classes_are_those_at_the_threshold(
     assert ("| car | 0.8000 | 0.6667 |" in text) == has_metrics
     assert not {"0.2500", "0.1500", "| nothing |"} & {*text.split(), *text.splitlines()}
     found = ModelCard.load(tmp_path / "net/README.md").data.eval_results or ()
-    assert [each.metric_value for each in found] == [0.8, 0.6667]
+    assert [(each.metric_type, each.metric_name, each.metric_value) for each in found] == [
+        ("dice", "Dice of car", 0.8),
+        ("iou", "IoU of car", 0.6667),
+    ]
+    assert "Dice and IoU are those of car." in text and "at least 0.3." in text
 
 
 def test_the_card_of_objects_has_the_score_that_chose_the_epoch(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from unet_ddp import __version__
 from unet_ddp.checkpoints.described import describe, write_described
 from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
+from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError, one_line
 from unet_ddp.extras.sharing.facts import Facts, find_facts
 from unet_ddp.files import check_no_input, replacing, write_errors, write_text
@@ -23,9 +24,10 @@ _ADVICE = "make room, or use another --card"
 _WEAK = 0.5  # Dice below which the card names a class
 _METRICS = {  # names and titles on the Hub
     "mean AP": ("mean_average_precision", "Mean AP"),
-    "Dice": ("dice", "Dice"),
+    "Dice": ("dice", "Mean Dice"),
     "IoU": ("mean_iou", "Mean IoU"),
 }
+_OF_TWO = {"Dice": ("dice", "Dice of {}"), "IoU": ("iou", "IoU of {}")}  # the second class's
 
 
 def read_checked(
@@ -85,7 +87,8 @@ def make_card(saved: SavedModel, facts: Facts, name: str, licence: str, weights:
     """Return the text of README.md, for the network in the file `weights`."""
     from huggingface_hub import ModelCard, ModelCardData
 
-    results = _to_results(facts)
+    assert saved.labels and saved.preprocessing
+    results = _to_results(facts, saved.labels)
     about: dict[str, Any] = {
         "license": licence,
         "library_name": "unet_ddp",
@@ -94,7 +97,6 @@ def make_card(saved: SavedModel, facts: Facts, name: str, licence: str, weights:
     }
     if results:
         about |= {"model_name": one_line(name), "eval_results": results}
-    assert saved.labels and saved.preprocessing
     card = ModelCard.from_template(
         ModelCardData(**about),
         template_path=str(_TEMPLATE),
@@ -113,10 +115,13 @@ def make_card(saved: SavedModel, facts: Facts, name: str, licence: str, weights:
     return f"{card}\n"
 
 
-def _to_results(facts: Facts) -> list[Any]:
-    """Return the scores as the Hub lists them."""
+def _to_results(facts: Facts, labels: Labels) -> list[Any]:
+    """Return the scores as the Hub lists them: there, a mean IoU is over all classes."""
     from huggingface_hub import EvalResult
 
+    metrics, foreground = _METRICS, one_line(labels.class_names[1])
+    if labels.is_binary:
+        metrics = {key: (kind, title.format(foreground)) for key, (kind, title) in _OF_TWO.items()}
     return [
         EvalResult(
             task_type="image-segmentation",
@@ -126,6 +131,6 @@ def _to_results(facts: Facts) -> list[Any]:
             metric_name=title,
             metric_value=round(facts.scores[name], 4),
         )
-        for name, (kind, title) in _METRICS.items()
+        for name, (kind, title) in metrics.items()
         if name in facts.scores
     ]
