@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from tests.prediction.models import noise
 from tests.reading import read_header
 from unet_ddp.checkpoints.file import load
 from unet_ddp.cli.recipes import read_settings
@@ -59,6 +61,32 @@ KINDS = {
     "a text file": "Größe".encode("cp1252"),
     "a binary file": bytes(99),
 }
+
+
+IMAGES = {
+    "tga": "a TGA image", "pcx": "a PCX image", "dds": "a DDS image", "ppm": "a PNM image", "eps": "a PostScript file",
+    "pfm": "a PFM image", "jp2": "a JPEG 2000 image", "avif": "an AVIF image", "sgi": "an SGI image",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", IMAGES)
+def test_images_of_formats_that_are_not_read_are_named(tmp_path: Path, suffix: str) -> None:
+    """Issue: some were a CSV file."""
+    path = tmp_path / f"a.{suffix}"
+    image = Image.fromarray(noise(80, 96))
+    if f".{suffix}" not in Image.registered_extensions():
+        pytest.skip(f"this Pillow writes no {suffix}")
+    (image.convert("F") if suffix == "pfm" else image).save(path)
+    with pytest.raises(
+        UserError, match=rf"a\.{suffix}: is {IMAGES[suffix]}, .*; convert it to PNG$"
+    ):
+        read_header(path)
+
+
+def test_what_has_no_text_is_no_csv_file() -> None:
+    assert describe_bytes(b"name,value\n" + bytes(1)) == "a binary file"
+    bmp = saved(lambda file: Image.fromarray(noise(80, 96)).save(file, "BMP"))
+    assert describe_bytes(bmp) == "a BMP image" and describe_bytes(b"BM,P1\n1,2\n") == "a CSV file"
 
 
 @pytest.mark.parametrize("kind", KINDS)

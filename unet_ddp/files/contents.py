@@ -44,11 +44,29 @@ _STARTS = {
     codecs.BOM_UTF16_LE: "UTF-16 text",
     codecs.BOM_UTF16_BE: "UTF-16 text",
 }
+_IMAGES = {  # that no reader takes, by patterns of their first bytes
+    rb"\x00\x00\x00\x0cjP  |\xff\x4f\xff\x51": "a JPEG 2000 image",
+    rb"\x00\x00\x00\x0cJXL |\xff\x0a": "a JPEG XL image",
+    rb".{4}ftypavi[fs]": "an AVIF image",
+    rb".{4}ftyp(hei|hev|mif1)": "a HEIC image",
+    rb"P[1-6]\s+(#[^\n]*\n\s*)*\d+\s+\d+\s|P7\nWIDTH ": "a PNM image",
+    rb"P[Ff]\s+\d+\s+\d+\s": "a PFM image",
+    rb".[\x00\x01][\x01-\x03\x09-\x0b](\x00{5}|\x00\x00.\x01.).{8}[\x08\x0f\x10\x18\x20]": "a TGA image",
+    rb"\n[\x00-\x05][\x00\x01][\x01\x02\x04\x08]": "a PCX image",
+    rb"DDS ": "a DDS image",
+    rb"%!PS|\xc5\xd0\xd3\xc6": "a PostScript file",
+    rb"\x01\xda[\x00\x01][\x01\x02]": "an SGI image",
+    rb"8BPS": "a Photoshop file",
+    rb"v/1\x01": "an OpenEXR image",
+    rb"SIMPLE  =": "a FITS file",
+    rb".{128}DICM": "a DICOM file",
+}
 _ADVICE = {
     _POINTER: "fetch its content with git lfs pull",
     _PAGE: "download it again: a failed download leaves a page",
     _EMPTY: "replace or remove it",
     **dict.fromkeys(("a ZIP archive", "a gzip archive", "a tar archive"), "unpack it"),
+    **dict.fromkeys(_IMAGES.values(), "convert it to PNG"),
 }
 _TEXTS = {
     "UTF-32 text", "UTF-16 text", "an XML file", "a JSON file", "a CSV file", "a YAML file", "a text file",
@@ -98,12 +116,17 @@ def describe_bytes(start: bytes) -> str:
         return "a tar archive"
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return "a WebP image"
+    if start[:2] == b"BM" and start[6:10] == bytes(4):
+        return "a BMP image"
+    for pattern, kind in _IMAGES.items():
+        if re.match(pattern, start, re.DOTALL):
+            return kind
     if start[:1] == b"\x80" and start[1:2] in b"\2\3\4\5":
         return "a pickle file"
     if _guess_utf16(start):
         return "UTF-16 text"
     controls = len(re.findall(rb"[\0-\x08\x0e-\x1a]", start))
-    if controls > 2 and controls * 20 > len(start):
+    if controls > 2 or 0 in start:
         return _BINARY
     return _describe_text(start.removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip())
 

@@ -67,7 +67,7 @@ def test_an_error_of_reading_is_one_line(
         (b"\n <!DOCTYPE html>", "is a web page, not an image; download it again: a failed download leaves a page"),
         (b"<html>", "is a web page, not an image; download it again: a failed download leaves a page"),
         (b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer, not an image; fetch its content with git lfs pull"),
-        (b"PK\x03\x04" + bytes(30), "is a ZIP archive, not a readable image; replace or remove it"),
+        (b"PK\x03\x04" + bytes(30), "is a ZIP archive, not a readable image; unpack it"),
         (b"text", "is a text file, not a readable image; replace or remove it"),
     ],
 )  # fmt: skip

@@ -37,7 +37,7 @@ from PIL import Image, UnidentifiedImageError
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.errors import UserError
 from unet_ddp.files import refuse_special
-from unet_ddp.files.contents import describe_content, explain_missing
+from unet_ddp.files.contents import advise_on, describe_content, explain_missing
 
 Pixels = NDArray[Any]
 """(H, W, C)"""
@@ -177,7 +177,8 @@ def _explain(error: Exception, path: Path) -> str:
             return _NO_MEMORY
         return f"corrupt or truncated ({reason}); replace it"
     content = describe_content(path)
-    return advise_export([path], f"is {content}, not a readable image; replace or remove it")
+    advice = advise_on(content, "replace or remove it")
+    return advise_export([path], f"is {content}, not a readable image; {advice}")
 
 
 # -- what a reader is ----------------------------------------------------------------------
