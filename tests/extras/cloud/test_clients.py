@@ -54,6 +54,9 @@ MISSING = Url("s3://missing/a")
         (GenericError("at http://127.0.0.1:9: half"), "at http://127.0.0.1:9: half"),
         (GenericError("half\nDebug source:\nGeneric {}"), "half"),
         (GenericError("x" * 400), "x" * 300),
+        (GenericError("HTTP error: error following redirect"), "redirects in a circle; open it in"),
+        (GenericError("HTTP error: request or response body error"), "or download the file"),
+        (GenericError("Content-Length Header missing from response"), "; download the file"),
     ],
 )
 def test_errors_of_clients_are_one_line(error: Exception, said: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.object_store import MemoryBucket
+from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, put
 from unet_ddp.files import (
@@ -160,3 +161,22 @@ def test_a_signal_leaves_no_copy(tmp_path: Path, is_fetched: bool, is_at_once: b
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 128 + signal.SIGTERM
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["best.pt", "last.pt"])
+def test_a_server_s_page_is_no_pointer_and_the_file_is_named(
+    memory_store: MemoryBucket, name: str
+) -> None:
+    """Issue: of best.pt, last.json was called corrupt, and its run was to be deleted."""
+    run = Url("s3://bucket/pages/run")
+    for each in ("last.json", name):
+        put(run / each, b"<!doctype html><html>please log in</html>")
+    with pytest.raises(
+        UserError, match=rf"^{run}/{name}: no checkpoint, .* it is a web page; downl"
+    ):
+        checkpoint.load(run / name)
+    put(run / "last.json", b'{"token": 5}')
+    with pytest.raises(
+        UserError, match=rf"^{run}/last.json: corrupt .*; name a file in {run}/last"
+    ):
+        checkpoint.load(run / name)

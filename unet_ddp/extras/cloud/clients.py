@@ -28,6 +28,13 @@ _KEYS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 
+_FAULTS = {
+    "error following redirect": "redirects in a circle; open it in a browser, and name the address that it has there",
+    "body error": "the connection ended before its content did; try again, or download the file",
+    "Content-Length Header missing": "the server does not say its size; download the file",
+}
+"""By what the client says, what is wrong with a server and what to do."""
+
 reached: set[str] = set()
 """Containers that have answered this process; all of them if it contains the empty text."""
 
@@ -110,5 +117,6 @@ def explain(path: Path | str, error: Exception) -> UserError:
     elif found := re.search(r"invalid path: .*?Path \"(.*?)\"", text):
         reason = f"has the key {found[1]}, of which a part is empty or dots; copy what it has to other keys"
     else:
-        reason = " ".join(text.split())[:300]
+        known = (advice for part, advice in _FAULTS.items() if part in text)
+        reason = next(known, " ".join(text.split())[:300])
     return StorageError(f"{path}: {reason}")

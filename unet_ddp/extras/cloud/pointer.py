@@ -30,13 +30,14 @@ from unet_ddp.extras.cloud.objects import (
     read_chunks,
     read_version,
 )
-from unet_ddp.files.contents import LaterFormatError, check_format, parse_json
+from unet_ddp.files.contents import LaterFormatError, check_format, describe_bytes, parse_json
 
 COPIED = ("run.json", "learning_rate.csv", "best.pt", "metrics.csv")
 """Files that a run needs on another machine, besides its last.pt."""
 FORMAT = 1  # of last.json
 _KEPT = 2  # checkpoints
 _CHUNK = 1 << 24  # bytes that are hashed at a time
+_TO_TRAIN = "delete the run there, or choose another folder with --exp-name NAME"
 _OWN = re.compile(r"\d{6}-[0-9a-f]{8}(\.best)?\.pt")  # other objects below last/ are the user's
 
 
@@ -64,11 +65,15 @@ class Pointer:
     format: Annotated[int, Limit(FORMAT, FORMAT)] = FORMAT
 
 
-class StoredRun:
-    """A run at an address, as far as this process knows it."""
+class NoPointerError(UserError):
+    """What a server gives as last.json is no JSON: some answer each address with a page."""
 
-    def __init__(self, address: Path) -> None:
-        self.address = address
+
+class StoredRun:
+    """A run at an address, as far as this process knows it; `advice` is for a corrupt pointer."""
+
+    def __init__(self, address: Path, advice: str = _TO_TRAIN) -> None:
+        self.address, self._advice = address, advice
         self.pointer: Pointer | None = None
         """None if there is no run."""
         self._place = address / "last.json"
@@ -97,10 +102,9 @@ class StoredRun:
         except LaterFormatError:
             raise
         except UserError as error:
-            raise UserError(
-                f"{self._place}: corrupt ({error}); delete the run there, or choose another folder "
-                "with --exp-name NAME"
-            ) from None
+            is_json = describe_bytes(found[0]) == "a JSON file"
+            kind = UserError if is_json else NoPointerError
+            raise kind(f"{self._place}: corrupt ({error}); {self._advice}") from None
 
     def replace_pointer(self, pointer: Pointer) -> None:
         """Put a pointer in place of the one that is known.
@@ -257,8 +261,11 @@ def find_newest(path: Path) -> Path:
     """
     if path.name not in ("last.pt", "best.pt"):
         return path
-    run = StoredRun(path.parent)
-    pointer = run.open()
+    run = StoredRun(path.parent, f"name a file in {path.parent / 'last'} instead")
+    try:
+        pointer = run.open()
+    except NoPointerError:
+        pointer = None
     if pointer is None:
         return path
     saved = next(iter(pointer.saves), None) if path.name == "last.pt" else pointer.best
