@@ -10,6 +10,7 @@ import torch
 
 from unet_ddp.distributed import device as device_module
 from unet_ddp.distributed.device import (
+    check_device,
     describe_untried,
     free_memory,
     pick_device,
@@ -60,6 +61,20 @@ def test_a_missing_gpu_is_said_with_what_to_type(monkeypatch: pytest.MonkeyPatch
             match=r"^4 processes, but this machine has 2 GPUs: use --nproc_per_node=2, or --dev",
         ):
             pick_device("auto", rank, 4)
+
+
+def test_python_s_device_is_one_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue: torch's own object had torch's error."""
+    see(monkeypatch, 0)
+    assert check_device(CPU) == check_device("auto") == CPU
+    for device in ("cuda", CUDA):
+        with pytest.raises(UserError, match=r"^--device cuda: torch sees no GPU"):
+            check_device(device)
+    see(monkeypatch, 2)
+    second = torch.device("cuda", 1)
+    assert check_device(second) == second and check_device(CUDA) == CUDA
+    with pytest.raises(UserError, match=r"^device cuda:2: this machine has 2 GPUs, from 0$"):
+        check_device(torch.device("cuda", 2))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -157,6 +159,48 @@ def test_options_of_another_type_are_named(tmp_path: Path, options: Any, message
     with pytest.raises(UserError) as refused:
         Predictor.from_checkpoint(tmp_path / "a.pt", device="cpu", **options)
     assert str(refused.value) == message
+
+
+NO_IMAGE = "is no image; give a path, an array, or Image.open(file) of Pillow"
+NO_PATH = "is no path of a checkpoint; several are from_checkpoint('a.pt', 'b.pt')"
+NO_TENSOR = "expected a tensor (N, H, W, 3)"
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda given: given(None), f"None: {NO_IMAGE}"),
+        (lambda given: given(b"\x89PNG"), f"a bytes: {NO_IMAGE}"),
+        (lambda given: given(io.BytesIO()), f"a BytesIO: {NO_IMAGE}"),
+        (lambda given: given(5), f"5: {NO_IMAGE}"),
+        (lambda given: given.batch([None]), f"images[0]: None: {NO_IMAGE}"),
+        (lambda given: given.batch(None), "images: None; give a list of images"),
+        (lambda given: given.batch(b"\x89PNG"), "images: a bytes; give a list of images"),
+        (lambda given: given.batch({"a": noise(8, 8)}), "images: a dict of 1; give a list of images"),
+        (lambda given: given.logits(noise(8, 8)), f"images: a ndarray (8, 8, 3); {NO_TENSOR}"),
+        (lambda given: given.logits(torch.zeros(8, 8, 3)), f"images: a Tensor (8, 8, 3); {NO_TENSOR}"),
+        (lambda given: given.logits(torch.zeros(1, 3, 8, 8)), f"images: a Tensor (1, 3, 8, 8); {NO_TENSOR}"),
+        (lambda given: given.from_checkpoint(None), f"None: {NO_PATH}"),
+        (lambda given: given.from_checkpoint(["a", "b"]), f"['a', 'b']: {NO_PATH}"),
+        (lambda given: given.from_checkpoint("a.pt", scale="1"), "scale: '1'; expected a number"),
+        (
+            lambda given: given.from_checkpoint("a.pt", device="cuda:0"),
+            "device cuda:0: must be one of auto, cpu, cuda; choose a GPU with CUDA_VISIBLE_DEVICES",
+        ),
+    ],
+)  # fmt: skip
+def test_values_of_another_type_are_named(ask: Callable[[Any], object], message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        ask(make_predictor())
+    assert str(refused.value) == message
+
+
+def test_a_tensor_of_training_is_an_image() -> None:
+    predictor, photo = make_predictor(), noise(16, 16)
+    tensor = torch.from_numpy(photo.astype(np.float32)).requires_grad_()
+    with pytest.raises(UserError, match=r"array \(16, 16, 3\): .*float32"):
+        predictor(tensor)
+    assert np.array_equal(predictor(torch.from_numpy(photo)).mask, predictor(photo).mask)
 
 
 def test_options_may_be_numpy_s_and_none_counts_as_left_out(tmp_path: Path) -> None:

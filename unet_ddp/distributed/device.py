@@ -42,7 +42,8 @@ def pick_device(device: str, local_rank: int = 0, local_size: int = 1) -> torch.
         UserError: there is no such device, no GPU, or there are fewer than processes.
     """
     if device not in DEVICES:
-        raise UserError(f"device {device}: must be one of {', '.join(DEVICES)}")
+        advice = "; choose a GPU with CUDA_VISIBLE_DEVICES" if "cuda" in str(device) else ""
+        raise UserError(f"device {device}: must be one of {', '.join(DEVICES)}{advice}")
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
         limit_threads()
         return torch.device("cpu")
@@ -58,6 +59,22 @@ def pick_device(device: str, local_rank: int = 0, local_size: int = 1) -> torch.
             f"--nproc_per_node={count}, or --device cpu"
         )
     return torch.device("cuda", local_rank)
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    """Return the device that Python names, as "cuda" or as torch's object.
+
+    Raises:
+        UserError: as of `pick_device`; or there is no GPU of that number.
+    """
+    if not isinstance(device, torch.device):
+        return pick_device(device)
+    if device.type == "cuda":
+        pick_device("cuda")
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise UserError(f"device {device}: this machine has {count_of(count, 'GPU')}, from 0")
+    return device
 
 
 def is_faster_in_bfloat16() -> bool:

@@ -132,7 +132,12 @@ def open_models(
     network: object = None,
     **how: Any,
 ) -> list[LoadedModel]:
-    """Return the networks in several files, folders of runs, or runs, which must match; a call begins with it."""
+    """Return the networks in several files, folders of runs, or runs, which must match; a call begins with it.
+
+    Raises:
+        UserError: none is named, one is no path or can't be opened, or they do not match.
+    """
+    _check_sources(sources, how.get("scale"))
     renew()
     paths, models = [], []
     for source in sources:
@@ -143,6 +148,18 @@ def open_models(
     for path, model in zip(paths[1:], models[1:], strict=True):
         check_match(str(path), model, str(paths[0]), models[0])
     return models
+
+
+def _check_sources(sources: Sequence[object], scale: object) -> None:
+    if not sources:
+        raise UserError("no checkpoint was named; give the path of one, or several")
+    for source in sources:
+        if not isinstance(source, (str, PathLike)):
+            raise UserError(
+                f"{shorten(source)}: is no path of a checkpoint; several are from_checkpoint('a.pt', 'b.pt')"
+            )
+    if scale is not None and not isinstance(scale, Real):
+        raise UserError(f"scale: {shorten(scale)}; expected a number")
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, Any]:

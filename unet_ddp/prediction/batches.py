@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from io import IOBase
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from PIL import Image
 
 from unet_ddp.data.masks import Size
 from unet_ddp.data.readers.read import Source
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import as_path
 from unet_ddp.heads import Head, Scores
 from unet_ddp.prediction.prediction import Prediction
@@ -54,7 +55,7 @@ def predict_list(
 
 
 def _refuse_one(predictor: Predictor, images: object) -> None:
-    """Raise a UserError if a list of images is one image: its rows would be predicted."""
+    """Raise a UserError if a list of images is one image, whose rows would be predicted, or no list."""
     shape: tuple[int, ...] = getattr(images, "shape", ())
     channels = predictor.format.channels
     if isinstance(images, (str, Path)):
@@ -63,6 +64,10 @@ def _refuse_one(predictor: Predictor, images: object) -> None:
         name = f"Pillow image {images.mode}"
     elif len(shape) == 3 and shape[2] in (channels, channels + 1):  # as `open_array`
         name = f"array {tuple(shape)}"
+    elif isinstance(images, (Mapping, bytes, IOBase)) or not (
+        hasattr(images, "__iter__") or hasattr(images, "__getitem__")
+    ):
+        raise UserError(f"images: {shorten(images)}; give a list of images")
     else:
         return
     raise UserError(f"images: {name} is one image; give a list, or call the predictor")

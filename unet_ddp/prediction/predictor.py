@@ -22,9 +22,9 @@ from unet_ddp.data.readers.base import Pixels
 from unet_ddp.data.readers.read import Source
 from unet_ddp.distributed.device import (
     Turns,
+    check_device,
     free_memory,
     is_out_of_memory,
-    pick_device,
     predicts_in_bfloat16,
     total_memory,
 )
@@ -39,7 +39,7 @@ from unet_ddp.prediction.backends import (
     open_models,
 )
 from unet_ddp.prediction.prediction import Prediction
-from unet_ddp.prediction.source import SourceImage, in_memory, open_array, open_image
+from unet_ddp.prediction.source import SourceImage, check_images, in_memory, open_array, open_image
 from unet_ddp.prediction.tiling import TiledScores, Tiling, blend
 
 TILE, OVERLAP = 1024, 0.25
@@ -134,9 +134,7 @@ class Predictor:
         Raises:
             UserError: a file can't be loaded, the networks do not match, or an option is out of range.
         """
-        if not paths:
-            raise UserError("no checkpoint was named; give the path of one, or several")
-        place = device if isinstance(device, torch.device) else pick_device(device)
+        place = check_device(device)
         models = open_models(
             paths,
             place,
@@ -284,6 +282,7 @@ class Predictor:
         The images (N, H, W, channels) are on the CPU, at the network's scale, with values as in files. Large ones
         are seen in windows. The total memory decides, not the free, so the logits are the same at any time.
         """
+        check_images(images, self.format.channels)
         size = images.shape[1], images.shape[2]
         if max(size) <= TILE or self._bytes_for(size) < _TOTAL_SHARE * total_memory(self.device):
             return mean_logits(self.networks, images, self.tta, self.head)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -12,13 +13,14 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from unet_ddp.data.masks import Size
 from unet_ddp.data.readers import bands, pillow
 from unet_ddp.data.readers.base import ImageFormat, Pixels, Scene, TooLargeError
 from unet_ddp.data.readers.read import Source, find_reader
 from unet_ddp.data.readers.resize import fit_pixels, resize_area, scaled_size
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, shorten
 
 STREAMED = 1 << 24
 """Pixels from which an image is read in bands where its reader can."""
@@ -88,7 +90,7 @@ def open_array(
         given: Any = image
         if isinstance(given, (list, tuple)):
             raise UserError(f"{len(given)} images at once; use predictor.batch(images)")
-        values = np.asarray(image)
+        values = _as_numbers(image)
         name = f"array {values.shape}"
         if values.ndim == 4:
             name += ", several images, for predictor.batch(images)"
@@ -101,6 +103,25 @@ def open_array(
     size = pixels.shape[0], pixels.shape[1]
     scaled, _ = fit_pixels(pixels, wanted, scaled_size(*size, scale), name)
     return in_memory(scaled, size)
+
+
+def _as_numbers(given: object) -> NDArray[np.generic]:
+    """Return an array, or what becomes one; refuse all else, as open files."""
+    with suppress(TypeError, ValueError):
+        values = np.asarray(given.detach().cpu() if isinstance(given, Tensor) else given)
+        if values.ndim:
+            return values
+    raise UserError(
+        f"{shorten(given)}: is no image; give a path, an array, or Image.open(file) of Pillow"
+    )
+
+
+def check_images(images: object, channels: int) -> None:
+    """Refuse what is no tensor (N, H, W, channels)."""
+    if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[3] != channels:
+        shape = tuple(getattr(images, "shape", ()))
+        found = f"a {type(images).__name__} {shape}" if shape else shorten(images)
+        raise UserError(f"images: {found}; expected a tensor (N, H, W, {channels})")
 
 
 def in_memory(pixels: Pixels, size: Size, source: Source | None = None) -> SourceImage:

@@ -66,7 +66,7 @@ class Pointer:
 
 
 class NoPointerError(UserError):
-    """What a server gives as last.json is no JSON: some answer each address with a page."""
+    """A last.json that is no JSON: some servers answer each address with a page."""
 
 
 class StoredRun:
