@@ -98,6 +98,18 @@ def test_a_mask_is_predict_s_to_the_byte(here: Path, capsys: pytest.CaptureFixtu
             assert " POST /predict 200 " in log and " s, road " in log and log.count("\n") == 1
 
 
+def test_parameters_are_refused(here: Path) -> None:
+    """Issue: a threshold was ignored."""
+    content = write_photo(here / "a.png").read_bytes()
+    with serving(here) as service:
+        got = connect(service).post("/predict?threshold=0.1&a=secret", content=content, headers=PNG)
+        assert got.status_code == 400 and got.json() == {
+            "error": "threshold, a: /predict takes no parameters; settings, as --threshold, are given "
+            "when the server starts"
+        }
+        assert connect(service).post("/predict?", content=content, headers=PNG).status_code == 200
+
+
 def test_classes_that_overlap_are_pages_of_one_file(here: Path) -> None:
     write_model(here / "best.pt", OverlapLabels((1, 2, 4)))
     photo = write_photo(here / "a.png")
