@@ -12,7 +12,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from tests.prediction.models import Backend, make_predictor, noise, write_model
+from tests.prediction.models import (
+    CPU,
+    Backend,
+    lively_network,
+    load,
+    make_predictor,
+    noise,
+    write_model,
+)
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.extras.objects.labels import ObjectLabels
@@ -53,6 +61,15 @@ def test_copies_of_a_predictor_and_a_prediction_have_its_masks(
     for found in (*(each(PHOTO) for each in copies(predictor)), *copies(expected)):
         assert np.array_equal(found.mask, expected.mask) and found.labels == labels
         assert np.array_equal(found.probabilities, expected.probabilities)
+
+
+def test_copies_of_a_network_for_any_size_have_its_masks() -> None:
+    """Issue: its class, of padding and the network's own, is in no module."""
+    model = load(lively_network("fpn", "resnet18"), Labels((0, 1)))
+    predictor = Predictor([model], device=CPU)
+    expected = predictor(PHOTO)
+    for found in copies(predictor):
+        assert np.array_equal(found(PHOTO).probabilities, expected.probabilities)
 
 
 def test_a_copy_for_a_gpu_has_another_lock() -> None:

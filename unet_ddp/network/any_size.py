@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from torch.nn.parameter import is_lazy
 from unet_ddp.errors import UserError, shorten
 
 _STRIDES = tuple(2**k for k in range(11))
+_FIELDS = "stride", "smallest", "largest", "_logit_channels", "_part_name"
+_Fields = tuple[tuple[str, object], ...]  # their names and values
 
 
 class AnySize(nn.Module):
@@ -57,15 +59,35 @@ class AnySize(nn.Module):
             )
         return cast(Tensor, logits[..., :height, :width])
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
+        kind = type(self)  # which no module has
+        fields = tuple((name, getattr(kind, name)) for name in _FIELDS)
+        return _make_blank, (kind.__bases__[1], fields), *super().__reduce_ex__(protocol)[2:]
+
+
+_classes: dict[tuple[type[nn.Module], _Fields], type[nn.Module]] = {}
+"""By a network's class and the fields, the classes that were made: a copy has the same one."""
+
+
+def _fit_class(kind: type[nn.Module], fields: _Fields) -> type[nn.Module]:
+    if (kind, fields) not in _classes:
+        _classes[kind, fields] = type(kind.__name__, (AnySize, kind), dict(fields))
+    return _classes[kind, fields]
+
+
+def _make_blank(kind: type[nn.Module], fields: _Fields) -> nn.Module:
+    made = _fit_class(kind, fields)
+    return made.__new__(made)
+
 
 def fit_any_size(network: nn.Module, name: str, num_classes: int, **needs: int) -> nn.Module:
     """Return `network` as one for images of any size; `needs` are fields of `AnySize`.
 
     `name` is for messages.
     """
-    kind = type(network)
-    fields = {"_logit_channels": num_classes, "_part_name": name, **needs}
-    network.__class__ = type(kind.__name__, (AnySize, kind), fields)
+    known = {name: getattr(AnySize, name, None) for name in _FIELDS}
+    fields = {**known, "_logit_channels": num_classes, "_part_name": name, **needs}
+    network.__class__ = _fit_class(type(network), tuple(fields.items()))
     return network
 
 
