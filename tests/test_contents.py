@@ -84,7 +84,7 @@ def test_images_of_formats_that_are_not_read_are_named(tmp_path: Path, suffix: s
 
 
 def test_what_has_no_text_is_no_csv_file() -> None:
-    assert describe_bytes(b"name,value\n" + bytes(1)) == "a binary file"
+    assert describe_bytes(b"name,value\n" + bytes(3)) == "a binary file"
     bmp = saved(lambda file: Image.fromarray(noise(80, 96)).save(file, "BMP"))
     assert describe_bytes(bmp) == "a BMP image" and describe_bytes(b"BM,P1\n1,2\n") == "a CSV file"
 

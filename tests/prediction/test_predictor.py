@@ -161,7 +161,7 @@ def test_options_of_another_type_are_named(tmp_path: Path, options: Any, message
     assert str(refused.value) == message
 
 
-NO_IMAGE = "is no image; give a path, an array, or Image.open(file) of Pillow"
+NO_IMAGE = "is no image; give a path, an array, or what Image.open of Pillow returns"
 NO_PATH = "is no path of a checkpoint; several are from_checkpoint('a.pt', 'b.pt')"
 NO_TENSOR = "expected a tensor (N, H, W, 3)"
 

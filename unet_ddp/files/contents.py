@@ -126,7 +126,7 @@ def describe_bytes(start: bytes) -> str:
     if _guess_utf16(start):
         return "UTF-16 text"
     controls = len(re.findall(rb"[\0-\x08\x0e-\x1a]", start))
-    if controls > 2 or 0 in start:
+    if controls > 2:  # fewer are damage in a text, which whoever reads it names
         return _BINARY
     return _describe_text(start.removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip())
 

@@ -112,7 +112,7 @@ def _as_numbers(given: object) -> NDArray[np.generic]:
         if values.ndim:
             return values
     raise UserError(
-        f"{shorten(given)}: is no image; give a path, an array, or Image.open(file) of Pillow"
+        f"{shorten(given)}: is no image; give a path, an array, or what Image.open of Pillow returns"
     )
 
 
