@@ -33,8 +33,8 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import from_plain
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.prediction.config import parse_predict
-from unet_ddp.prediction.pipeline import in_threads, one_core_each
 from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.prediction.threads import in_threads, one_core_each
 
 PREDICT = str(Path(__file__).parent.parent / "predict.py")
 WIDTH, HEIGHT, IMAGES = 1918, 1280, 200  # Carvana's

@@ -74,9 +74,10 @@ from unet_ddp.network.architecture import build_network, choose_architecture, pa
 from unet_ddp.prediction.backends import TorchBackend, build_model, open_models
 from unet_ddp.prediction.outputs.base import open_outputs
 from unet_ddp.prediction.paths import name_outputs
-from unet_ddp.prediction.pipeline import one_core_each, predict_in_batches
+from unet_ddp.prediction.pipeline import predict_in_batches
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.prediction.threads import one_core_each
 from unet_ddp.prediction.tiling import Tiling
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.writers import CsvWriter, TensorBoardWriter

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.object_store import MemoryBucket
@@ -17,8 +18,10 @@ from unet_ddp.extras.cloud import Url, put
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.files import as_path
 from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.existing import find_existing, look_at
 from unet_ddp.prediction.outputs.base import ImageFiles, Output, open_outputs
-from unet_ddp.prediction.paths import find_done, find_existing, name_outputs
+from unet_ddp.prediction.outputs.mask import MaskFile, write_mask
+from unet_ddp.prediction.paths import name_outputs
 
 LABELS = Labels((0, 1), names=("road", "car"))
 
@@ -75,8 +78,9 @@ def test_masks_of_several_classes_of_objects_are_tiffs() -> None:
 def test_annotations_that_a_person_may_have_made_are_kept() -> None:
     """A job that was interrupted leaves none without the mask: Labelme's file is written last."""
     flags = {"annotations": "labelme", "skip_existing": True, "overlay": True}
-    for name in ("a_mask.png", "a_overlay.png", "a.json"):  # all of a; b has none
-        Path(name).touch()
+    Path("a.json").write_text("{}")  # all of a; b has none
+    for name in ("a_mask.png", "a_overlay.png"):
+        write_mask(np.zeros((4, 4), np.uint8), LABELS, Path(name))
     assert Path("a.json") in outputs("a.jpg", "b.jpg", **flags)[0].written
     for gone in ("a_overlay.png", "a_mask.png"):
         Path(gone).unlink()
@@ -211,11 +215,16 @@ def test_the_folder_of_each_file_of_an_own_output_is_checked_before_the_first_im
 
 def test_an_image_is_done_when_all_its_files_exist() -> None:
     (files,) = outputs("a.jpg", overlay=True, probabilities="npy")
-    for path in files.written:
-        assert find_done([files]) == []
-        path.touch()
-    assert find_done([files]) == [files]
-    assert find_done([replace(files, written=[*files.written, Path("x")])]) == []
+    masks = MaskFile(PredictConfig(("a.jpg",)), LABELS, ImageFormat(3))
+    assert look_at([files], masks) == []  # it has no file
+    for path in files.written[:2]:
+        write_mask(np.zeros((4, 4), np.uint8), LABELS, path)
+        (found,) = look_at([files], masks)
+        assert not found.is_done
+    np.save(files.written[2], np.zeros(3))
+    assert [found.is_done for found in look_at([files], masks)] == [True]
+    more = replace(files, written=[*files.written, Path("x")])
+    assert [found.is_done for found in look_at([more], masks)] == [False]
 
 
 @pytest.mark.parametrize("count", [2, 30])

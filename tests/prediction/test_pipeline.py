@@ -37,12 +37,12 @@ from unet_ddp.prediction.paths import find_images, name_outputs
 from unet_ddp.prediction.pipeline import (
     Job,
     Outcome,
-    in_threads,
-    one_core_each,
+    begin,
     predict_in_batches,
     process_images,
 )
 from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.prediction.threads import in_threads, one_core_each
 
 
 def new_job(config: PredictConfig, predictor: Predictor, world: World | None = None) -> Job:
@@ -52,7 +52,8 @@ def new_job(config: PredictConfig, predictor: Predictor, world: World | None = N
     )
     files = name_outputs(images, config, predictor.labels, outputs)
     records = [Records(each) for each in outputs if each.path is not None]
-    return Job(config, world or World(), files, predictor, outputs, records)
+    job = Job(config, world or World(), files, predictor, outputs, records)
+    return begin(job) if world is None else job
 
 
 def run(job: Job) -> list[Outcome]:
@@ -119,7 +120,7 @@ def test_existing_files_are_skipped_and_listed(photos: PredictConfig) -> None:
 def test_a_mask_of_another_network_for_objects_is_not_listed(photos: PredictConfig) -> None:
     labels = ObjectLabels.of(("car", "tree"))
     predictor = Predictor([load(lively_network(classes=4), labels)], device=CPU)
-    write_mask(np.full((9, 9), 7_000_001, np.int32), labels, Path("out/a_mask.tif"))
+    write_mask(np.full((30, 40), 7_000_001, np.int32), labels, Path("out/a_mask.tif"))
     config = replace(photos, inputs=("p/a.png",), skip_existing=True, polygons="o.geojson")
     with pytest.raises(UserError, match=r"a_mask\.tif: value 7000001; expected class"):
         run(new_job(config, predictor))

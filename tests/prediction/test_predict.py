@@ -619,7 +619,7 @@ def stopped_job(folder: Path, number: int) -> None:
     sys.stderr = (folder / "err").open("w")
     os.dup2(sys.stderr.fileno(), 2)
 
-    def write_mask(ids: Any, labels: Any, path: Path, place: Any) -> None:
+    def write_mask(ids: Any, labels: Any, path: Path, *_: Any) -> None:
         with replacing(path) as temporary:
             temporary.write_bytes(b"unfinished")
             if path.name == "b_mask.png":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from unet_ddp.plugins import is_built_in
 
 RUNS = Path("checkpoints")  # where runs are saved without --checkpoints
 _DAY = 86400.0
+_DIGESTED = 1024  # values of a tensor
 _OURS = {"architecture", "labels", "preprocessing"}  # what our checkpoints have besides weights
 
 State = dict[str, Tensor]
@@ -167,6 +169,15 @@ def _compare(found: Tensor | None, wanted: Tensor | None) -> str:
         own, other = ", ".join(map(str, found.shape)), ", ".join(map(str, wanted.shape))
         return f"is ({own}) in the file, ({other}) in the network"
     return ""
+
+
+def digest_weights(state: State) -> str:
+    """Return a digest that tells networks apart: of some values of each tensor, because training changes all tensors."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        values = tensor.detach().flatten()[:_DIGESTED].double().cpu().numpy()
+        digest.update(name.encode() + values.tobytes())
+    return digest.hexdigest()
 
 
 def find_model(given: str | None, folder: Path = RUNS, *, typed: str = "--model {}") -> Path:

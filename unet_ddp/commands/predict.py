@@ -23,12 +23,13 @@ from unet_ddp.data.readers.read import find_readers, use_own_readers
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.files import exit_on_signals
+from unet_ddp.prediction.backends import name_networks
 from unet_ddp.prediction.config import PredictConfig, parse_predict
 from unet_ddp.prediction.load import load_predictor
 from unet_ddp.prediction.outputs.base import open_outputs
 from unet_ddp.prediction.outputs.records import Records
 from unet_ddp.prediction.paths import find_images, name_outputs
-from unet_ddp.prediction.pipeline import Job, process_images
+from unet_ddp.prediction.pipeline import Job, begin, process_images
 from unet_ddp.prediction.summary import print_outcomes, print_summary
 
 PATIENCE = 86400.0  # seconds that a process waits at the end for those still predicting
@@ -59,13 +60,14 @@ def predict(config: PredictConfig, world: World) -> int:
             outputs,
             models=models,
             ground_resolution=predictor.format.ground_resolution,
+            mark=name_networks(predictor.models),
         )
     )
     with ExitStack() as stack:
         stack.enter_context(exit_on_signals())  # those that --nproc started hear them, too
         lists = [each for each in outputs if each.path is not None]
         records = [stack.enter_context(closing(Records(each))) for each in lists]
-        job = Job(config, world, files, predictor, outputs, records)
+        job = begin(Job(config, world, files, predictor, outputs, records))
         process = process_images
         if any(issubclass(reader, Scene) for reader in find_readers(images)):
             from unet_ddp.extras.scenes.process import process_scenes as process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from unet_ddp.checkpoints.weights import SavedModel, build_loaded, find_model, read_model
+from unet_ddp.checkpoints.weights import (
+    SavedModel,
+    build_loaded,
+    digest_weights,
+    find_model,
+    read_model,
+)
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError, shorten
@@ -115,6 +122,7 @@ class LoadedModel:
     threshold: float | None
     notes: list[str]
     is_half: bool = False  # it computes in bfloat16
+    digest: str = ""  # of its weights; empty if it is not known
 
 
 def open_model(source: str | Path, device: torch.device, **how: Any) -> LoadedModel:
@@ -221,8 +229,8 @@ def build_model(
     is_half = config.get("precision") == "bfloat16" and bfloat16 and device.type == "cpu"
     dtype = torch.bfloat16 if is_half else torch.float32
     backend = TorchBackend(built, preprocessing, device, fold=fold, dtype=dtype)
-    notes = list(model.notes)
-    return LoadedModel(backend, labels, preprocessing, model.threshold, notes, is_half=is_half)
+    notes, digest = list(model.notes), digest_weights(model.state)
+    return LoadedModel(backend, labels, preprocessing, model.threshold, notes, is_half, digest)
 
 
 def _path_of(network: object) -> str | None:
@@ -273,6 +281,14 @@ def _describe_data(model: LoadedModel) -> dict[str, object]:
         "scale": preprocessing.scale,
         "resolution": preprocessing.ground_resolution,
     }
+
+
+def name_networks(models: Sequence[LoadedModel]) -> str:
+    """Return the mark of the masks of networks: digests of their weights and of their classes; empty if one has none."""
+    labels = models[0].labels
+    parts = [model.digest for model in models], (labels.kind, labels.rgb, labels.values)
+    weights, classes = (hashlib.sha256(repr(part).encode()).hexdigest() for part in parts)
+    return f"{weights[:16]}.{classes[:8]}" if all(model.digest for model in models) else ""
 
 
 @torch.inference_mode()

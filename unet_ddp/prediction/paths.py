@@ -28,12 +28,13 @@ from unet_ddp.files import (
 )
 from unet_ddp.files.contents import read_text
 from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.existing import find_existing, look_at
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
+from unet_ddp.prediction.outputs.mask import MaskFile
 
 _OUTPUT_ENDINGS = ("_mask", "_overlay", "_probabilities")
 _MASK_SUFFIXES = (".png", ".tif", ".tiff")
 _LONGEST_NAME = 255 - len("." + f".{2**22}.RANDOM78.tmp")  # bytes
-_FEW = 20  # files at addresses; to ask for each is then faster than to list a folder
 
 
 def find_images(inputs: Sequence[str]) -> list[Path]:
@@ -155,8 +156,9 @@ def name_outputs(
     *,
     models: Sequence[Path] = (),
     ground_resolution: float | None = None,
+    mark: str = "",
 ) -> list[ImageFiles]:
-    """Return the files of each image, once all outputs can be written.
+    """Return the files of each image, once all outputs can be written; masks get the `mark` of their network.
 
     Raises:
         UserError: two outputs would be one file, or one is an input, exists, or can't be written; or images
@@ -170,7 +172,7 @@ def name_outputs(
         output.check(maps)
     files, names = [], tell_apart(images)
     for index, mask in enumerate(_name_masks(maps, config, labels)):
-        image = ImageFiles(index, images[index], sources[index], mask, names[index])
+        image = ImageFiles(index, images[index], sources[index], mask, names[index], mark=mark)
         for output in outputs:
             image.written.extend(output.files(image))
         files.append(image)
@@ -234,29 +236,6 @@ def _check_distinct(written: Iterable[tuple[str, Path]]) -> None:
         owners[key] = owner
 
 
-def find_done(files: Sequence[ImageFiles]) -> list[ImageFiles]:
-    """Return the images that have files, and of which all exist."""
-    existing = find_existing(path for each in files for path in each.written)
-    return [each for each in files if each.written and existing.issuperset(each.written)]
-
-
-def find_existing(paths: Iterable[Path]) -> set[Path]:
-    """Return those that exist; at addresses a few are asked for, else their folders are listed."""
-    existing: set[Path] = set()
-    folders: dict[Path, list[Path]] = {}
-    for path in paths:
-        if is_address(path):
-            folders.setdefault(path.parent, []).append(path)
-        elif os.path.exists(path):  # pathlib's raises for names that are too long
-            existing.add(path)
-    for folder, wanted in folders.items():
-        if len(wanted) < _FEW:
-            existing.update(path for path in wanted if path.exists())
-        else:
-            existing.update({*wanted}.intersection(folder.iterdir()))
-    return existing
-
-
 def check_length(image: ImageFiles) -> None:
     """Raise a UserError if a file of an image, or its temporary file, has too long a name."""
     for path in image.written:
@@ -295,6 +274,7 @@ def _list_edited(files: Sequence[ImageFiles], outputs: Iterable[Output]) -> list
     edited = [each for each in outputs if each.turn > 1]
     if not edited:
         return []
-    done = {image.index for image in find_done(files)}
+    masks = next(each for each in outputs if isinstance(each, MaskFile))
+    done = {found.index for found in look_at(files, masks) if found.is_done}
     rest = [image for image in files if image.index not in done]
     return [path for image in rest for output in edited for path in output.files(image)]

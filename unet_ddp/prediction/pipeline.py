@@ -6,16 +6,12 @@ the work and runs best on one core: each thread takes an image from its file to 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
-
-import torch
 
 from unet_ddp.data.readers.base import Pixels, Scene
 from unet_ddp.data.readers.read import find_reader
@@ -23,14 +19,17 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, join_some
 from unet_ddp.files import is_address
 from unet_ddp.files.completing import completing
+from unet_ddp.files.output import say
 from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.existing import find_earlier, is_damage
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.outputs.mask import MaskFile
 from unet_ddp.prediction.outputs.records import Records
-from unet_ddp.prediction.paths import check_length, find_done, find_existing
+from unet_ddp.prediction.paths import check_length
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage
+from unet_ddp.prediction.threads import in_threads, one_core_each
 from unet_ddp.storage import fetch_ahead
 
 _BATCH_SIZE = 8
@@ -53,6 +52,7 @@ class Job:
     outputs: Sequence[Output]
     records: Sequence[Records] = ()  # of those outputs that have a file of all images
     existing: frozenset[Path] = frozenset()  # files of earlier jobs, which no other may replace
+    done: frozenset[int] = frozenset()  # indices of images with all files, which are skipped
     count: int | None = None  # images of the command, if `files` are not all
 
     @property
@@ -78,18 +78,22 @@ class Outcome:
     is_shared: bool = False  # all processes have predicted it
 
 
+def begin(job: Job) -> Job:
+    """Return a job that knows the files of earlier ones; all processes call it."""
+    config = job.config
+    skips = config.skip_existing and (config.mask_format != "none" or not job.records)
+    earlier = find_earlier(job.files, config, job.world, job.mask, skips=skips)
+    return replace(job, **earlier._asdict())
+
+
 def process_images(job: Job) -> Iterator[Outcome]:
     """Yield the outcomes of this process's share of the images, which are then written."""
     config, world, predictor = job.config, job.world, job.predictor
     share = job.files[world.rank :: world.size]
-    skips = config.skip_existing and (config.mask_format != "none" or not job.records)
-    existing = find_done(share) if skips else []
-    done = {files.index for files in existing}
-    if not config.overwrite and not config.skip_existing:
-        job = replace(job, existing=frozenset(find_existing(p for f in share for p in f.written)))
+    existing = [files for files in share if files.index in job.done]
     # Those with existing files first: one that differs ends the job before others are written.
     remaining: Iterable[ImageFiles] = sorted(
-        (files for files in share if files.index not in done),
+        (files for files in share if files.index not in job.done),
         key=lambda files: job.existing.isdisjoint(files.written),
     )
     cores = world.cores if len(share) > 1 else 1
@@ -123,16 +127,24 @@ def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageF
 
 
 def _list_existing(job: Job, files: ImageFiles) -> Outcome:
-    """Record a mask that was written before."""
-    if job.records:
+    """Record a mask that was written before; predict the image if its pixels can't be read."""
+    if not job.records:
+        return Outcome(is_skipped=True)
+    try:
         mask = job.mask.read(files)
-        mask.flags.writeable = False  # as that of `Prediction`
-        size = mask.shape[0], mask.shape[1]
-        prediction = Prediction((), job.predictor.labels, size, size)
-        prediction.mask = mask
-        with files.source:
-            for records in job.records:
-                records.add(files, prediction)
+    except UserError as error:
+        if not is_damage(error):
+            advice = "or name another --output, if another network has made it"
+            raise UserError(f"{error}, {advice}") from None
+        say(f"predicting again: {error}")
+        return _predict_and_write(replace(job, existing=frozenset()), files)
+    mask.flags.writeable = False  # as that of `Prediction`
+    size = mask.shape[0], mask.shape[1]
+    prediction = Prediction((), job.predictor.labels, size, size)
+    prediction.mask = mask
+    with files.source:
+        for records in job.records:
+            records.add(files, prediction)
     return Outcome(is_skipped=True)
 
 
@@ -209,39 +221,7 @@ class _NotPredictedError(UserError):
     """One image can't be read, or does not fit into the memory; the others may."""
 
 
-# -- threads and batches --------------------------------------------------------------------
-
-
-def in_threads(
-    work: Callable[[Item], Result], items: Iterable[Item], threads: int
-) -> Generator[Result, None, None]:
-    """Yield the result of `work` on each item, in order, up to 2 per thread in advance; close it to end them."""
-    pool = ThreadPoolExecutor(threads)
-    started: deque[Future[Result]] = deque()
-    try:
-        for item in items:
-            started.append(pool.submit(work, item))
-            if len(started) > 2 * threads:
-                yield started.popleft().result()
-        while started:
-            yield started.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def one_core_each(threads: int) -> Iterator[None]:
-    """Share the cores among `threads` threads of ours: torch and OpenCV start no further ones."""
-    import cv2
-
-    before, cv2_before = torch.get_num_threads(), cv2.getNumThreads()
-    cv2.setNumThreads(0)
-    torch.set_num_threads(max(1, before // threads))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-        cv2.setNumThreads(cv2_before)
+# -- batches -------------------------------------------------------------------------------
 
 
 def predict_in_batches(

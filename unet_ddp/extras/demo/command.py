@@ -24,6 +24,7 @@ from unet_ddp.errors import UserError, check_installed, one_line, print_lines
 from unet_ddp.extras.report.gallery import draw_layer, draw_photo, name_colours, to_uri
 from unet_ddp.extras.report.page import open_template
 from unet_ddp.files import ended_by_sigterm, temporary_folder
+from unet_ddp.prediction.backends import name_networks
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
 from unet_ddp.prediction.paths import name_outputs
@@ -75,7 +76,10 @@ def try_image(predictor: Predictor, path: Path, progress: Callable[..., object])
     config, wanted = PredictConfig((), overwrite=True), predictor.format
     outputs = open_outputs(config, predictor.labels, wanted)
     resolution = wanted.ground_resolution
-    (files,) = name_outputs([path], config, predictor.labels, outputs, ground_resolution=resolution)
+    mark = name_networks(predictor.models)
+    (files,) = name_outputs(
+        [path], config, predictor.labels, outputs, ground_resolution=resolution, mark=mark
+    )
     image = predictor.open(files.source)
     is_whole, has_threshold = predictor.fits(image.input_size), predictor.labels.is_binary
     done, total = count(), 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,7 +170,10 @@ def open_onnx(
     if backend.runtime not in facts.runtimes:
         scored = ", ".join(facts.runtimes)
         note = f"warning: {note}, where its masks were not compared with its checkpoint's; that was in {scored}"
-    return LoadedModel(backend, facts.labels, facts.preprocessing, facts.threshold, [note])
+    content = Path(os.fspath(path)).read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    pixels = facts.preprocessing
+    return LoadedModel(backend, facts.labels, pixels, facts.threshold, [note], digest=digest)
 
 
 def describe_network(

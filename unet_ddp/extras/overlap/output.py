@@ -51,7 +51,7 @@ class ClassMasks(MaskFile):
         paths, planes = self.files(image), self.labels.planes(prediction.mask)
         if len(paths) == self.labels.num_classes:
             for path, plane in zip(paths, planes, strict=True):
-                write_mask(plane.view(np.uint8), _BINARY, path)
+                write_mask(plane.view(np.uint8), _BINARY, path, mark=image.mark)
             return
         place = image.source.place
         how: Any = {"photometric": "minisblack", "compression": "zlib", "metadata": None}

@@ -41,7 +41,7 @@ from unet_ddp.extras.packs.pack_index import PackIndex, Shard
 from unet_ddp.extras.packs.pack_output import deleting_objects, new_file, new_pack, shard_folder
 from unet_ddp.extras.packs.shards import Members, ShardJob, write_shard
 from unet_ddp.files import as_path, ended_by_sigterm
-from unet_ddp.prediction.pipeline import in_threads
+from unet_ddp.prediction.threads import in_threads
 from unet_ddp.settings import Brief, Kind, flag
 from unet_ddp.storage import real_file
 

@@ -17,10 +17,10 @@ from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.extras.geo.reader import MapFile, MapRows
 from unet_ddp.heads import Scores
-from unet_ddp.prediction.pipeline import in_threads
 from unet_ddp.prediction.prediction import AT_ONCE, ScoreBand, upsample_rows
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import STREAMED, ReadRows, ScaledReader
+from unet_ddp.prediction.threads import in_threads
 from unet_ddp.prediction.tiling import Window, blend
 
 BLOCK_BYTES = 150_000_000  # of the pixels and scores of a row of windows

@@ -34,10 +34,11 @@ from unet_ddp.files.completing import completing
 from unet_ddp.plugins import read_sources
 from unet_ddp.prediction.outputs.base import ImageFiles
 from unet_ddp.prediction.outputs.mask import MaskFile, write_mask
-from unet_ddp.prediction.paths import check_length, find_existing
-from unet_ddp.prediction.pipeline import Job, Outcome, describe, one_core_each, process_images
+from unet_ddp.prediction.paths import check_length
+from unet_ddp.prediction.pipeline import Job, Outcome, describe, process_images
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.prediction.threads import one_core_each
 from unet_ddp.prediction.tiling import explain_memory
 from unet_ddp.settings import values_of
 from unet_ddp.storage import local_file
@@ -110,7 +111,7 @@ def _process_scene(job: Job, files: ImageFiles) -> Outcome:
 
 def _plan(job: Job, files: ImageFiles) -> tuple[Parts, list[PartKey]] | Outcome:
     """Return the parts of a scene, and which are missing; or the outcome if its mask is to be skipped or can't be named."""
-    if job.config.skip_existing and find_existing(files.written):
+    if files.index in job.done:
         return Outcome(is_skipped=True)
     try:
         check_length(files)
@@ -228,9 +229,9 @@ def _merge(job: Job, files: ImageFiles, parts: Parts) -> Outcome:
     labels, merged = job.predictor.labels, MergedMask(parts)
     prediction = Prediction((), labels, parts.size, parts.size)
     prediction.mask = cast(Mask, merged)
-    existing = set() if job.config.overwrite else find_existing(files.written)
+    existing = job.existing.intersection(files.written)
     with files.source, completing(existing) as kept:
-        write_mask(prediction.mask, labels, files.mask, files.source.place)
+        write_mask(prediction.mask, labels, files.mask, files.source.place, files.mark)
     parts.remove()
     counts = merged.counts.sum(axis=0)
     found = counts[: labels.num_classes]

@@ -19,7 +19,7 @@ from unet_ddp.errors import UserError, check_installed
 from unet_ddp.extras.serve.settings import ServeConfig
 from unet_ddp.files import ended_by_sigterm, temporary_folder
 from unet_ddp.prediction.load import load_predictor
-from unet_ddp.prediction.pipeline import one_core_each
+from unet_ddp.prediction.threads import one_core_each
 
 _SIDE = 64  # pixels of the blank image
 

@@ -17,6 +17,7 @@ from unet_ddp.data.readers.base import TooLargeError
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.extras.serve.settings import ServeConfig
+from unet_ddp.prediction.backends import name_networks
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
 from unet_ddp.prediction.paths import name_outputs
 from unet_ddp.prediction.pipeline import Job, predict_in_batches, summarise, write_outputs
@@ -59,6 +60,7 @@ class PredictionQueue:
         if predictor.labels.may_overlap:  # it has a PNG for each class, but one TIFF
             asked = replace(asked, mask_format="tif")
         self._outputs = open_outputs(asked, predictor.labels, predictor.format)
+        self._mark = name_networks(predictor.models)
         self._job = Job(asked, World(), [], predictor, self._outputs)
 
     def predict(self, path: Path, *, is_json: bool) -> Future[Answer]:
@@ -110,8 +112,9 @@ class PredictionQueue:
             outputs = self._outputs if is_json else self._outputs[:1]
             try:
                 (files,) = name_outputs(
-                    [path], self._job.config, labels, outputs, ground_resolution=resolution
-                )
+                    [path], self._job.config, labels, outputs,
+                    ground_resolution=resolution, mark=self._mark,
+                )  # fmt: skip
                 height, width = files.source.header.size
                 if height * width > 1e6 * most:
                     raise TooLargeError(

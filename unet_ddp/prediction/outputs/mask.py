@@ -17,7 +17,7 @@ from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing, write_errors
 from unet_ddp.prediction.outputs.base import ADVICE, ImageFiles, Output
-from unet_ddp.prediction.outputs.png import write_png
+from unet_ddp.prediction.outputs.png import PROGRAM, write_png
 from unet_ddp.prediction.prediction import Prediction
 
 _TILE = 256
@@ -46,13 +46,15 @@ class MaskFile(Output):
 
     def write(self, image: ImageFiles, prediction: Prediction) -> None:
         """Write the mask."""
-        write_mask(prediction.mask, self.labels, image.mask, image.source.place)
+        write_mask(prediction.mask, self.labels, image.mask, image.source.place, image.mark)
 
 
-def write_mask(mask: Mask, labels: Labels, path: Path, place: Place | None = None) -> None:
+def write_mask(
+    mask: Mask, labels: Labels, path: Path, place: Place | None = None, mark: str = ""
+) -> None:
     """Write class ids (H, W) in the training masks' own values, or numbers, as PNG or TIFF.
 
-    A TIFF gets the `place` of its image.
+    A TIFF gets the `place` of its image. A `mark` of the network becomes a part of the name of the software.
 
     Raises:
         UserError: it can't be written, or has too large values for a PNG.
@@ -64,14 +66,14 @@ def write_mask(mask: Mask, labels: Labels, path: Path, place: Place | None = Non
         )
     with write_errors(path, ADVICE), replacing(path) as temporary:
         if is_png:
-            _write_png(mask, labels, temporary)
+            _write_png(mask, labels, temporary, mark)
             return
-        _write_tiff(mask, labels, temporary, has_colours=place is not None)
+        _write_tiff(mask, labels, temporary, mark, has_colours=place is not None)
         if place is not None:
             place.write_to(temporary, labels.nodata_tag)
 
 
-def _write_png(ids: Mask, labels: Labels, path: Path) -> None:
+def _write_png(ids: Mask, labels: Labels, path: Path, mark: str) -> None:
     """Write the pixels of `labels.to_image`."""
     sample = labels.to_image(ids[:1])
     pixels = np.asarray(sample)
@@ -82,10 +84,12 @@ def _write_png(ids: Mask, labels: Labels, path: Path) -> None:
     step = max(1, _PIXELS // ids.shape[1])
     bands = (labels.to_values(ids[top : top + step]) for top in range(0, len(ids), step))
     with path.open("wb") as file:
-        write_png(file, bands, (len(ids), *pixels.shape[1:]), depth=depth, palette=palette)
+        write_png(
+            file, bands, (len(ids), *pixels.shape[1:]), depth=depth, palette=palette, mark=mark
+        )
 
 
-def _write_tiff(ids: Mask, labels: Labels, path: Path, *, has_colours: bool) -> None:
+def _write_tiff(ids: Mask, labels: Labels, path: Path, mark: str, *, has_colours: bool) -> None:
     """Write the pixels of `labels.to_image` in tiles, so that the mask may exceed the memory.
 
     With `has_colours`, grey values of 8 bit have a colour table too.
@@ -109,6 +113,7 @@ def _write_tiff(ids: Mask, labels: Labels, path: Path, *, has_colours: bool) -> 
         compression="zlib",
         buffersize=1 << 26,  # bytes of tiles at once; the default holds 512 MB
         metadata=None,
+        software=f"{PROGRAM} {mark}" if mark else None,
     )
 
 

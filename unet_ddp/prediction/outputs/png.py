@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
+PROGRAM = "unet_ddp"
+"""The name of the software in a file, before a mark."""
 _NO_FILTER = 0
 _GREY, _COLOUR, _INDEXED = 0, 2, 3
 
@@ -26,11 +28,13 @@ def write_png(
     *,
     depth: int = 8,
     palette: bytes = b"",
+    mark: str = "",
 ) -> None:
     """Write a PNG of a `shape` (H, W), or (H, W, 3) for colours, from its bands, top first.
 
     `depth` is the bits of a value: 1 for indices 0 and 1, 8, or 16 for grey, of which programs disagree
-    on what 1 bit means. `palette` has red, green and blue of each index.
+    on what 1 bit means. `palette` has red, green and blue of each index. A `mark` is written after the
+    name of the software.
     """
     height, width, *colours = shape
     kind = _COLOUR if colours else _GREY
@@ -39,26 +43,34 @@ def write_png(
     header = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0)
     file.write(_SIGNATURE)
     _write_chunk(file, b"IHDR", header)
+    if mark:
+        _write_chunk(file, b"tEXt", f"Software\0{PROGRAM} {mark}".encode())
     if palette:
         _write_chunk(file, b"PLTE", palette[: 3 << depth])
     # Z_RLE finds runs of equal bytes: equal pixels, unless a pixel has three.
     strategy = zlib.Z_DEFAULT_STRATEGY if colours else zlib.Z_RLE
     compressor = zlib.compressobj(1, strategy=strategy)
     for band in bands:
-        if depth == 1:
-            pixels = np.packbits(band.astype(bool), axis=1)
-        elif depth == 16:
-            pixels = band.astype(">u2").view(np.uint8)
-        else:
-            pixels = band.reshape(len(band), -1).view(np.uint8)
-        rows = np.empty((len(band), 1 + pixels.shape[1]), np.uint8)
-        rows[:, 0] = _NO_FILTER
-        rows[:, 1:] = pixels
+        rows = _pack(band, depth)
         compressed = compressor.compress(rows.data)
         if compressed:
             _write_chunk(file, b"IDAT", compressed)
     _write_chunk(file, b"IDAT", compressor.flush())
     _write_chunk(file, b"IEND", b"")
+
+
+def _pack(band: NDArray[np.generic], depth: int) -> NDArray[np.uint8]:
+    """Return the bytes of rows, each after that of its filter."""
+    if depth == 1:
+        pixels = np.packbits(band.astype(bool), axis=1)
+    elif depth == 16:
+        pixels = band.astype(">u2").view(np.uint8)
+    else:
+        pixels = band.reshape(len(band), -1).view(np.uint8)
+    rows = np.empty((len(band), 1 + pixels.shape[1]), np.uint8)
+    rows[:, 0] = _NO_FILTER
+    rows[:, 1:] = pixels
+    return rows
 
 
 def _write_chunk(file: IO[bytes], kind: bytes, content: bytes) -> None:
