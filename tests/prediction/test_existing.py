@@ -191,6 +191,44 @@ def test_what_other_programs_write_is_whole(tmp_path: Path) -> None:
     assert look(tmp_path / "c.json") is not None
 
 
+LISTS = ["--rle", "r.csv", "--polygons", "p.geojson", "--label-studio", "s.json"]
+
+
+def test_a_finished_job_is_repeated_by_the_same_line(photos: Path) -> None:
+    """Also with further images, and after a person has corrected none of the masks."""
+    argv = [*SKIP, *LISTS, "--annotations", "c.json"]
+    assert run(*argv) == 0
+    before = {name: Path(name).read_bytes() for name in [*LISTS[1::2], "c.json"]}
+    assert run(*argv) == 0
+    assert {name: Path(name).read_bytes() for name in before} == before
+    write_photo(photos / "p/aa.png")
+    assert run(*SKIP, *LISTS) == 0
+    for name in LISTS[1::2]:
+        assert b"aa.png" in Path(name).read_bytes()
+    Path("r.csv").write_bytes(b"")  # of a copy that was interrupted
+    assert run(*SKIP, *LISTS) == 0 and b"aa.png" in Path("r.csv").read_bytes()
+
+
+def test_a_list_with_other_lines_stays_and_the_remedy_can_be_typed(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ways = "use another --rle, or --overwrite in place of --skip-existing\n"
+    mine = b"img,rle_mask\nmine.png,1 2\n"  # as a sample of a challenge
+    Path("r.csv").write_bytes(mine)
+    assert run(*SKIP, "--rle", "r.csv") == 2
+    assert capsys.readouterr().err == (
+        f"error: r.csv: already exists, and has lines that the new one lacks; {ways}"
+    )
+    assert Path("r.csv").read_bytes() == mine
+    assert run(*SKIP, "--rle", "s.csv") == 0
+    Path("notes.txt").write_text("by hand")
+    assert run("p", "-o", "new", "--skip-existing", "--rle", "notes.txt") == 2
+    assert capsys.readouterr().err == f"error: notes.txt: already exists; {ways}"
+    assert not Path("new").exists() and Path("notes.txt").read_text() == "by hand"
+    assert run("p", "-o", "out", "--overwrite", "--rle", "r.csv") == 0
+    assert Path("r.csv").read_bytes() == Path("s.csv").read_bytes()
+
+
 def test_two_processes_say_it_once(photos: Path, ranks: Ranks) -> None:
     argv = [*SKIP, "--device", "cpu", "--rle"]
     assert run(*argv, "one.csv") == 0

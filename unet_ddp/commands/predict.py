@@ -66,7 +66,8 @@ def predict(config: PredictConfig, world: World) -> int:
     with ExitStack() as stack:
         stack.enter_context(exit_on_signals())  # those that --nproc started hear them, too
         lists = [each for each in outputs if each.path is not None]
-        records = [stack.enter_context(closing(Records(each))) for each in lists]
+        replaces = config.overwrite
+        records = [stack.enter_context(closing(Records(each, replaces=replaces))) for each in lists]
         job = begin(Job(config, world, files, predictor, outputs, records))
         process = process_images
         if any(issubclass(reader, Scene) for reader in find_readers(images)):

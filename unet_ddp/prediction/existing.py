@@ -32,7 +32,8 @@ _SOFTWARE = 305  # tag of a TIFF
 _PARTS = ((273, 279), (324, 325))  # tags of the places and sizes of its strips, and of its tiles
 _MARK = re.compile(r"unet_ddp ([0-9a-f]+\.[0-9a-f]+)")
 _DAMAGE = "corrupt or truncated", "not a readable image"  # in the messages of readers
-_WAYS = "use another --output, or --overwrite in place of --skip-existing"
+_INSTEAD = "or --overwrite in place of --skip-existing"
+_WAYS = f"use another --output, {_INSTEAD}"
 
 
 class Earlier(NamedTuple):
@@ -82,6 +83,17 @@ def find_existing(paths: Iterable[Path]) -> set[Path]:
         else:
             existing.update({*wanted}.intersection(folder.iterdir()))
     return existing
+
+
+def name_ways(flag: str, *, skips: bool) -> str:
+    """Return what to type where a file that a flag asks for exists, in a job that `skips` existing ones or not."""
+    other = f"another {flag}"
+    if flag.startswith("--write "):  # its class names the file
+        other = f"another path in {flag.removeprefix('--write ')}"
+    if skips:
+        return f"use {other}, {_INSTEAD}"
+    keep = "--skip-existing to keep it, " if flag == "--output" else ""
+    return f"use {keep}--overwrite, or {other}"
 
 
 def find_earlier(

@@ -25,10 +25,11 @@ from unet_ddp.files import (
     identify_path,
     is_address,
     remove_stale,
+    write_errors,
 )
 from unet_ddp.files.contents import read_text
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.existing import find_existing, look_at
+from unet_ddp.prediction.existing import find_existing, look_at, name_ways
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.outputs.mask import MaskFile
 
@@ -207,17 +208,26 @@ def _check_written(
     if config.overwrite:
         return
     refused = new
-    if config.skip_existing:
-        refused = [("--output", path) for path in _list_edited(files, outputs)] + lists
+    if config.skip_existing:  # a file of all images is made again, see `Records`
+        refused = [("--output", path) for path in _list_edited(files, outputs)]
+        paths = [(each.flag, each.path, each.header) for each in outputs if each.path is not None]
+        refused += [(flag, path) for flag, path, header in paths if _is_other(path, header)]
     existing = find_existing(path for _, path in refused)
     if not config.skip_existing and len(existing) < len(new):
         refused = lists  # the job writes what is missing, if what exists is the same
     for flag, path in refused:
         if path in existing:
-            ways = f"--overwrite, or another {flag}"
-            if flag == "--output" and not config.skip_existing:
-                ways = f"--skip-existing to keep it, {ways}"
-            raise UserError(f"{path}: already exists; use {ways}")
+            ways = name_ways(flag, skips=config.skip_existing)
+            raise UserError(f"{path}: already exists; {ways}")
+
+
+def _is_other(path: Path, header: str) -> bool:
+    """Return whether a file exists, and begins in another way than one of all images with this header."""
+    if not find_existing([path]):
+        return False
+    with write_errors(path), path.open("rb") as file:
+        start = file.read(len(header.encode()))
+    return start not in (b"", header.encode())
 
 
 def _check_distinct(written: Iterable[tuple[str, Path]]) -> None:

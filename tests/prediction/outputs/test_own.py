@@ -136,7 +136,7 @@ def test_its_files_are_checked_as_all_are(own: Path, capsys: pytest.CaptureFixtu
     Path("p/0_sure.json").unlink()
     Path("sure.json").touch()
     assert run(*flags) == 2
-    assert "error: sure.json: already exists; use --overwrite, or another --write sure\n" in (
+    assert "error: sure.json: already exists; use --overwrite, or another path in sure\n" in (
         capsys.readouterr().err
     )
     Path("sure.json").unlink()

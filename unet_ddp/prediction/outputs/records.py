@@ -6,15 +6,18 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from threading import Lock
 from typing import IO
 
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import is_address, replacing, write_errors
+from unet_ddp.prediction.existing import name_ways
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.prediction import Prediction
 
+_LINE_ENDS = b",\r\n"
 _ADVICE = "make room, or name another file"
 PIECE = 1 << 20
 """Bytes that each process sends at a time."""
@@ -24,13 +27,15 @@ Span = tuple[int, int, int]  # index of an image, offset of its record, length
 class Records:
     """One process's records of an output, in a temporary file without a name.
 
+    Unless it `replaces` any file, an earlier file of all images is only replaced if all of its lines are in the new one.
+
     Records of a hundred thousand images need not fit into memory. They come to rank 0 through the
     process group, as several hosts may have no folder in common.
     """
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, *, replaces: bool = True) -> None:
         assert output.path is not None
-        self.output, self.path = output, output.path
+        self.output, self.path, self._replaces = output, output.path, replaces
         self.count = 0
         """Images with a record, of all processes; known on rank 0 after `merge`."""
         self._lock = Lock()
@@ -94,12 +99,25 @@ class Records:
             temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
         ):
             self.output.merge(records, file)
+            file.flush()
+            if not self._replaces and self.path.exists() and not _contains(temporary, self.path):
+                raise UserError(
+                    f"{self.path}: already exists, and has lines that the new one lacks; "
+                    f"{name_ways(self.output.flag, skips=True)}"
+                )
 
     def close(self) -> None:
         """Remove the files."""
         for file in self._files:
             with suppress(OSError):  # the disk is full, which `add` has said
                 file.close()
+
+
+def _contains(new: Path, old: Path) -> bool:
+    """Return whether a file has all lines of another; commas at their ends do not count."""
+    with new.open("rb") as file, old.open("rb") as old_file:
+        known = {hash(line.rstrip(_LINE_ENDS)) for line in file}  # which may not fit into memory
+        return all(hash(line.rstrip(_LINE_ENDS)) in known for line in old_file)
 
 
 class MergedRecords:
