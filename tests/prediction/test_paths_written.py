@@ -57,8 +57,10 @@ def test_masks_go_next_to_their_images_or_to_a_folder() -> None:
     assert [files.mask for files in outputs("a.jpg", output="new")] == [Path("new/a_mask.png")]
     Path("d.tif").mkdir()
     assert outputs("a.jpg", output="d.tif")[0].mask == Path("d.tif/a_mask.png")
-    two = outputs("a.jpg", "q/b.png", output="x.png")
-    assert [files.mask for files in two] == [Path("x.png/a_mask.png"), Path("x.png/b_mask.png")]
+    two = outputs("a.jpg", "q/b.png", output="d.tif")
+    assert [files.mask for files in two] == [Path("d.tif/a_mask.png"), Path("d.tif/b_mask.png")]
+    dotted = outputs("a.jpg", "q/b.png", output="masks.v2")
+    assert dotted[0].mask == Path("masks.v2/a_mask.png")
 
 
 def test_masks_of_several_classes_of_objects_are_tiffs() -> None:
@@ -145,6 +147,8 @@ def test_nothing_is_replaced_without_overwrite(
     ("images", "options", "message"),
     [
         (["a.jpg"], {"output": "x.jpg"}, r"--output x\.jpg: .* \.png or \.tif"),
+        (["a.jpg", "q/b.png"], {"output": "x.PNG"}, r"^--output x\.PNG: is a file's name, for 2 images; name a folder$"),
+        (["a.jpg", "q/b.png"], {"output": "x.jpg"}, r"^--output x\.jpg: is a file's name, for 2 images"),
         (["a.jpg", "q/a.png"], {"output": "o"},
          r"^a\.jpg and q/a\.png would both write o/a_mask\.png; .* --output"),
         (["q/a.bmp", "q/a.png"], {"output": "o"}, r"o/a_mask\.png; predict one type alone, as q/\*\.bmp"),

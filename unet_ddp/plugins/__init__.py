@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -83,13 +84,22 @@ def make(point: str, name: str, flag: str, kind: type[Made], *values: object) ->
     """Return the object of a class `kind` that a part makes of these values.
 
     Raises:
-        UserError: it can't be imported, or is another class or function; it begins with the `flag`.
+        UserError: it can't be imported, is another class or function, or takes other values; it begins with the `flag`.
     """
     part = find(point, name)
+    base = f"{kind.__module__}.{kind.__name__}"
     can_make = issubclass(part, kind) if isinstance(part, type) else callable(part)
+    if can_make:
+        takes = inspect.signature(part)
+        try:
+            takes.bind(*values)
+        except TypeError:
+            given = f"takes {takes}, and is given {len(values)} values"
+            raise UserError(
+                f"{flag}: {given}; derive a class from {base}, which takes them"
+            ) from None
     made = part(*values) if can_make else part
     if not isinstance(made, kind):
-        base = f"{kind.__module__}.{kind.__name__}"
         raise UserError(f"{flag}: is no {kind.__name__}; derive a class from {base}")
     return made
 

@@ -32,6 +32,7 @@ from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.existing import find_existing, look_at, name_ways
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.outputs.mask import MaskFile
+from unet_ddp.prediction.outputs.own import list_files
 
 _OUTPUT_ENDINGS = ("_mask", "_overlay", "_probabilities")
 _MASK_SUFFIXES = (".png", ".tif", ".tiff")
@@ -175,7 +176,7 @@ def name_outputs(
     for index, mask in enumerate(_name_masks(maps, config, labels)):
         image = ImageFiles(index, images[index], sources[index], mask, names[index], mark=mark)
         for output in outputs:
-            image.written.extend(output.files(image))
+            image.written.extend(list_files(output, image))
         files.append(image)
     inputs = [("input", as_path(name)) for name in config.inputs]
     inputs += [("model", path) for path in models]
@@ -267,6 +268,12 @@ def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: La
         if output.suffix.lower() not in _MASK_SUFFIXES:
             raise UserError(f"--output {output}: a mask keeps its values in .png or .tif only")
         masks = [output]
+    elif output is not None and can_read(output.suffix.lower()) and not _is_folder(output):
+        count = len(images)
+        if count > 1:
+            raise UserError(
+                f"--output {output}: is a file's name, for {count} images; name a folder"
+            )
     if labels.mask_suffix == "tif" and masks[0].suffix.lower() == ".png":
         raise UserError(
             f"{masks[0]}: values of several classes of objects need 32 bit; name a .tif with "

@@ -24,6 +24,7 @@ from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.existing import find_earlier, is_damage
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.outputs.mask import MaskFile
+from unet_ddp.prediction.outputs.own import check_made, make_folders
 from unet_ddp.prediction.outputs.records import Records
 from unet_ddp.prediction.paths import check_length
 from unet_ddp.prediction.prediction import Prediction
@@ -169,8 +170,11 @@ def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserErro
                 _compute(job, files, prediction)
                 for records in job.records:
                     records.add(files, prediction)
+                make_folders(files)
                 for output in sorted(job.outputs, key=lambda output: output.turn):
                     output.write(files, prediction)
+            for output in job.outputs:
+                check_made(output, files)
         except _NotPredictedError as error:
             if job.is_single:
                 raise

@@ -252,6 +252,90 @@ def test_what_is_no_output_is_one_line(
     assert "Traceback" not in err and not Path("wrong.txt").exists()
 
 
+FILES = """
+    from pathlib import Path
+    from unet_ddp.prediction.outputs.base import Output
+
+    class Sizes(Output):
+        def files(self, image):
+            return {returned}
+
+        def write(self, image, prediction):
+            image.named("_size.txt").write_text(str(prediction.size))
+    """
+
+
+def write_sizes(returned: str) -> str:
+    Path("sizes.py").write_text(textwrap.dedent(FILES).format(returned=returned))
+    sys.modules.pop("sizes", None)
+    return "sizes:Sizes"
+
+
+@pytest.mark.parametrize("returned", ['image.named("_size.txt")', '[image.named("_size.txt")]'])
+def test_it_may_write_into_a_new_folder_and_name_a_single_file(own: Path, returned: str) -> None:
+    """Issue: the folder was made only when the mask was written, after it; a path alone was a traceback."""
+    assert run("p", "-o", "new/one", "--write", write_sizes(returned)) == 0
+    assert Path("new/one/0_size.txt").read_text() == "(30, 40)"
+    before = Path("new/one/0_size.txt").stat().st_mtime_ns
+    assert run("p", "-o", "new/one", "--write", "sizes:Sizes", "--skip-existing") == 0
+    assert Path("new/one/0_size.txt").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("returned", "shown"),
+    [
+        ('str(image.named("_size.txt"))', "'out/0_size.txt'"),
+        ('[str(image.named("_size.txt"))]', "['out/0_size.txt']"),
+        ("None", "None"),
+    ],
+)
+def test_files_that_are_no_paths_are_one_line(
+    own: Path, capsys: pytest.CaptureFixture[str], returned: str, shown: str
+) -> None:
+    assert run("p", "-o", "out", "--write", write_sizes(returned)) == 2
+    assert capsys.readouterr().err == (
+        f"error: --write sizes:Sizes: files returned {shown}; return a list of pathlib.Path, or []\n"
+    )
+    assert not Path("out").exists()
+
+
+def test_a_file_that_it_names_and_does_not_write_is_one_line(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Issue: the image's line named it, and the exit status was 0."""
+    assert run("p/0.png", "-o", "out", "--write", write_sizes('[image.named("_never.txt")]')) == 2
+    assert capsys.readouterr().err == (
+        "error: --write sizes:Sizes: write has not made out/0_never.txt, which files names; make it there, or "
+        "leave it out of files\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "takes"),
+    [("Nothing", "()"), ("sizes", "(image, prediction)"), ("Named", "(*, config)")],
+)
+def test_what_takes_other_values_is_one_line(
+    own: Path, capsys: pytest.CaptureFixture[str], name: str, takes: str
+) -> None:
+    wrong = """
+        from unet_ddp.prediction.outputs.base import Output
+
+        class Nothing(Output):
+            def __init__(self): pass
+
+        class Named(Output):
+            def __init__(self, *, config): pass
+
+        def sizes(image, prediction): return "1"
+        """
+    Path("taking_outputs.py").write_text(textwrap.dedent(wrong))
+    assert run("p", "--write", f"taking_outputs:{name}") == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"error: --write taking_outputs:{name}: takes {takes}, and is given 3 values; derive a class from "
+        "unet_ddp.prediction.outputs.base.Output, which takes them"
+    )
+
+
 def test_no_checkpoint_names_one(own: Path) -> None:
     """Its settings are a run's: a stranger's file must not have code imported."""
     write_model(own / "m.pt", Labels((0, 255)), config={"write": ["my_outputs:Sure"]})
