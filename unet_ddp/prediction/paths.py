@@ -33,6 +33,7 @@ from unet_ddp.prediction.existing import find_existing, look_at, name_ways
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.outputs.mask import MaskFile
 from unet_ddp.prediction.outputs.own import list_files
+from unet_ddp.prediction.world_files import warn_of_world_files
 
 _OUTPUT_ENDINGS = ("_mask", "_overlay", "_probabilities")
 _MASK_SUFFIXES = (".png", ".tif", ".tiff")
@@ -169,6 +170,7 @@ def name_outputs(
     sources = [Source(image) for image in images]
     scenes = [reader for reader in find_readers(images) if issubclass(reader, Scene)]
     on_map = set().union(*(each.find_places(sources, ground_resolution) for each in scenes))
+    warn_of_world_files(source.path for source in sources if source not in on_map)
     maps = {source: source in on_map for source in sources}
     for output in outputs:
         output.check(maps)

@@ -313,3 +313,33 @@ def test_an_image_in_storage_without_a_crs_is_one_line(here: Path) -> None:
     """Others are found before the job starts."""
     with pytest.raises(UserError, match=r"^e.tif: has map coordinates without a CRS"):
         record(Place("", at()[:6], 0.0), np.ones((2, 2), np.uint8))
+
+
+def test_images_placed_by_control_points_or_world_files_are_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither is read, so that polygons are in pixels: a line says so, once in a job."""
+    corners = [(0, 0), (0, 40), (30, 0), (30, 40)]
+    points = [
+        rasterio.control.GroundControlPoint(r, c, 9 + c / 1e4, 48 - r / 1e4) for r, c in corners
+    ]
+    for name in ("b.tif", "c.tif"):
+        pixels = np.moveaxis(noise(30, 40), -1, 0)
+        how = {"height": 30, "width": 40, "count": 3, "dtype": "uint8", "driver": "GTiff"}
+        with rasterio.open(here / name, "w", **how) as file:
+            file.write(pixels)
+            file.gcps = points, "EPSG:4326"
+    scene(here / "d.tif")
+    Path("d.tfw").write_text("0.5\n0\n0\n-0.5\n0\n0\n")  # what a GeoTIFF says itself counts
+    for name, world in (("e.png", "e.pgw"), ("f.jpeg", "F.JGW"), ("g.jpg", "h.jgw")):
+        write_photo(here / name)
+        Path(world).write_text("0.5\n0\n0\n-0.5\n0\n0\n")
+    assert run("b.tif", "c.tif", "e.png", "f.jpeg", "g.jpg", "--polygons", "o.geojson") == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if "warning" in line] == [
+        "warning: 2 images placed by ground control points, which are not read, e.g. b.tif: no place on a map for "
+        "masks and polygons; first use gdalwarp b.tif NEW.tif",
+        "warning: 2 images with a world file, which is not read, e.g. e.png with e.pgw: no place on a map for "
+        "masks and polygons; first use gdal_translate -a_srs EPSG:NUMBER e.png NEW.tif",
+    ]
+    assert run("d.tif", "g.jpg") == 0
+    assert "warning" not in capsys.readouterr().out

@@ -35,6 +35,7 @@ _DESCRIPTION = 270
 _SAMPLES, _PLANES, _EXTRA, _SAMPLE_FORMAT, _DEPTH = 277, 284, 338, 339, 32997
 _STRIP_PLACES, _STRIP_ROWS, _TILE_WIDTH, _TILE_HEIGHT, _TILE_PLACES = 273, 278, 322, 323, 324
 _PIXEL_SCALE, _TRANSFORM = 33550, 34264
+_POINTS, _OF_POINT = 33922, 6  # points of the ground, each with so many numbers
 _GREY, _RGB, _PALETTE, _YCBCR, _GREYS, _UNSIGNED = 1, 2, 3, 6, (0, 1), 1  # of their values
 _JPEG, _WEBP = 7, 50001
 _APART = 2  # alpha that colours are not multiplied with, as Pillow would undo for 8 bit alone
@@ -84,6 +85,7 @@ class Layout(NamedTuple):
     has_overviews: bool = False  # True if pages after the image are overviews or masks of it
     nodata: float | None = None  # as Pillow's pixels have the value
     orientation: int = 1  # of EXIF
+    has_points: bool = False  # True if several control points alone give its place on a map
 
     @classmethod
     def read(cls, file: IO[bytes]) -> Layout:
@@ -106,9 +108,10 @@ class Layout(NamedTuple):
                 and tags.get(_DEPTH, 1) in (1, (1,))
                 and not any(bits % 8 for bits in tags.get(_BITS, (1,)))
             )
+            is_on_map = _PIXEL_SCALE in tags or _TRANSFORM in tags
             return cls(
                 tags[_WIDTH] * tags[_HEIGHT],
-                is_on_map=_PIXEL_SCALE in tags or _TRANSFORM in tags,
+                is_on_map=is_on_map,
                 is_plain=is_plain,
                 is_exact=is_plain and not is_jpeg,
                 alpha=find_alpha(tags.get(_EXTRA, ()), tags.get(_SAMPLES, 1)),
@@ -116,6 +119,7 @@ class Layout(NamedTuple):
                 has_overviews=len(directories) > 1,
                 nodata=_find_nodata(tags),
                 orientation=find_orientation(tags.get(ORIENTATION, 1)),
+                has_points=not is_on_map and len(tags.get(_POINTS, ())) > _OF_POINT,
             )
         return cls()
 

@@ -19,7 +19,8 @@ from unet_ddp.data.readers.base import Scene
 from unet_ddp.data.readers.pillow import identify
 from unet_ddp.data.readers.read import Source, find_reader
 from unet_ddp.data.readers.resize import scaled_size
-from unet_ddp.errors import UserError, how_to_install, print_lines
+from unet_ddp.errors import UserError, count_of, how_to_install, print_lines
+from unet_ddp.extras.formats.tiff import TiffFile
 from unet_ddp.extras.geo.maps import Place
 from unet_ddp.files import is_address
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from unet_ddp.data.pairs import Pair
 
 _PIXEL_SCALE = 33550  # tag of a GeoTIFF
+_BY_POINTS = "ground control points"
 _CORNERS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])  # columns and rows, in sizes of an image
 _MOST_OPEN = 64  # files
 _FAR = 0.1  # of an image's pixel: a mask's corner may be elsewhere by so much
@@ -60,17 +62,33 @@ def find_places(sources: Sequence[Source], metres: float | None) -> set[Source]:
             if _PIXEL_SCALE in image.getexif():
                 command = how_to_install("geo")
                 print_lines(f"warning: {path}: its mask gets no map coordinates without {command}")
-    found = {source: place for source, place in places.items() if place is not None}
+    _warn_of_points([source.path for source, place in places.items() if place is _BY_POINTS])
+    found = {source: place for source, place in places.items() if isinstance(place, Place)}
     if metres is None:
         check_resolutions((place.resolution, source.path) for source, place in found.items())
     return {*found}
 
 
-def _find_place(source: Source, index: int) -> Place | None:
-    place: Place | None = source.place
-    if place is None or index >= _MOST_OPEN:
+def _find_place(source: Source, index: int) -> Place | str | None:
+    """Return the place of an image, or _BY_POINTS; None if it has none."""
+    place: Place | str | None = source.place
+    if place is None:
+        with suppress(UserError), source.reading() as opened:
+            if isinstance(opened, TiffFile) and opened.layout.has_points:
+                place = _BY_POINTS
+    if not isinstance(place, Place) or index >= _MOST_OPEN:
         source.close()
     return place
+
+
+def _warn_of_points(images: Sequence[Path]) -> None:
+    """Print a warning of images that lie on a map by control points."""
+    if images:
+        command = f"gdalwarp {shlex.quote(str(images[0]))} NEW.tif"
+        print_lines(
+            f"warning: {count_of(len(images), 'image')} placed by ground control points, which are not read, e.g. "
+            f"{images[0]}: no place on a map for masks and polygons; first use {command}"
+        )
 
 
 # -- pairs to train on ---------------------------------------------------------------------
