@@ -99,6 +99,20 @@ def test_a_mask_of_another_size_than_its_image_is_predicted_again(
     assert "e.g. out/b_mask.png" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["b_overlay.png", "b_probabilities.npy"])
+def test_another_damaged_file_is_written_again(
+    photos: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    argv = [*SKIP, "--overlay", "--probabilities", "npy"]
+    assert run(*argv) == 0
+    path, mask = Path("out", name), Path("out/b_mask.png")
+    before, made = path.read_bytes(), mask.read_bytes()
+    cut(path)
+    assert run(*argv) == 0
+    assert path.read_bytes() == before and mask.read_bytes() == made
+    assert f"e.g. {path}" in capsys.readouterr().out
+
+
 def test_a_mask_that_a_person_has_corrected_is_never_replaced(
     photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from PIL import Image
 
 from unet_ddp.data.masks import Size
@@ -197,6 +198,8 @@ def look(path: Path) -> Look | None:
         return Look()
     if not any(start) or (start.startswith(_PNG) and b"IEND" not in end):
         return None
+    if path.suffix.lower() == ".npy":
+        return _look_at_array(path)
     if path.suffix.lower() not in _PICTURES:
         return Look()
     try:
@@ -206,6 +209,15 @@ def look(path: Path) -> Look | None:
         return Look()
     except Exception:  # Pillow's are of many kinds
         return _look_at_tiff(path) if start.startswith(_TIFF) else None
+
+
+def _look_at_array(path: Path) -> Look | None:
+    """Return what a NumPy file says; None if it is shorter than its header says."""
+    try:
+        np.load(path, mmap_mode="r")
+    except Exception:  # of many kinds
+        return None
+    return Look()
 
 
 def _look_at_picture(picture: Image.Image, length: int) -> Look | None:

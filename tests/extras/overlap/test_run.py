@@ -177,6 +177,18 @@ def test_masks_of_an_earlier_prediction_are_read_again(
     found = json.loads((tmp_path / "one.json").read_text())
     assert {each["properties"]["class"] for each in found["features"]} == {*CLASSES}
     assert found == json.loads((tmp_path / "two.json").read_text())
+    damaged = sorted(path for path in tmp_path.iterdir() if path.suffix[1:] == form)[-1]
+    before = damaged.read_bytes()
+    damaged.write_bytes(before[: len(before) // 2])
+    said = predict(
+        ranks, data, run, tmp_path, *how, str(tmp_path / "three.json"), "--skip-existing"
+    )
+    assert (
+        f"predicting again 1 file cut off, or of another size than the image, e.g. {damaged}"
+        in said
+    )
+    assert found == json.loads((tmp_path / "three.json").read_text())
+    assert damaged.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,10 @@ def test_a_mask_that_is_there_is_skipped_kept_or_refused(
         assert run(*scene) == 0
         assert run(*scene, "--skip-existing") == 0 and len(written) == PARTS
         assert "1 image skipped: the files already exist" in capsys.readouterr().out
+        whole = Path("scene_mask.tif").read_bytes()
+        Path("scene_mask.tif").write_bytes(whole[: len(whole) // 2])
+        assert run(*scene, "--skip-existing") == 0 and Path("scene_mask.tif").read_bytes() == whole
+        assert "predicting again 1 file" in capsys.readouterr().out
         write_photo(tmp_path / "photo.png")  # what is missing is written
         assert run(*scene[:1], "photo.png", *scene[1:]) == 0
         assert "kept scene_mask.tif, which is the same" in capsys.readouterr().out
