@@ -23,9 +23,8 @@ from unet_ddp.data.readers.read import find_readers, use_own_readers
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.files import exit_on_signals
-from unet_ddp.prediction.backends import name_networks
 from unet_ddp.prediction.config import PredictConfig, parse_predict
-from unet_ddp.prediction.load import load_predictor
+from unet_ddp.prediction.load import load_predictor, name_networks
 from unet_ddp.prediction.outputs.base import open_outputs
 from unet_ddp.prediction.outputs.records import Records
 from unet_ddp.prediction.paths import find_images, name_outputs

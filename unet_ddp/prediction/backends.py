@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from unet_ddp.network.folding import fold_batchnorm
 from unet_ddp.network.unet import SMALLEST_SIDE
 from unet_ddp.plugins import find, is_built_in
 from unet_ddp.plugins.own import path_of, renew
+from unet_ddp.prediction.source import check_models
 
 _BYTES_PER_PIXEL = 1600  # of a network that does not say it
 _CAST = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)  # no subclasses, which may compute their weights
@@ -145,7 +145,7 @@ def open_models(
     Raises:
         UserError: none is named, one is no path or can't be opened, or they do not match.
     """
-    _check_sources(sources, how.get("scale"))
+    check_models(sources, how.get("scale"))
     renew()
     paths, models = [], []
     for source in sources:
@@ -156,18 +156,6 @@ def open_models(
     for path, model in zip(paths[1:], models[1:], strict=True):
         check_match(str(path), model, str(paths[0]), models[0])
     return models
-
-
-def _check_sources(sources: Sequence[object], scale: object) -> None:
-    if not sources:
-        raise UserError("no checkpoint was named; give the path of one, or several")
-    for source in sources:
-        if not isinstance(source, (str, PathLike)):
-            raise UserError(
-                f"{shorten(source)}: is no path of a checkpoint; several are from_checkpoint('a.pt', 'b.pt')"
-            )
-    if scale is not None and not isinstance(scale, Real):
-        raise UserError(f"scale: {shorten(scale)}; expected a number")
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,14 +269,6 @@ def _describe_data(model: LoadedModel) -> dict[str, object]:
         "scale": preprocessing.scale,
         "resolution": preprocessing.ground_resolution,
     }
-
-
-def name_networks(models: Sequence[LoadedModel]) -> str:
-    """Return the mark of the masks of networks: digests of their weights and of their classes; empty if one has none."""
-    labels = models[0].labels
-    parts = [model.digest for model in models], (labels.kind, labels.rgb, labels.values)
-    weights, classes = (hashlib.sha256(repr(part).encode()).hexdigest() for part in parts)
-    return f"{weights[:16]}.{classes[:8]}" if all(model.digest for model in models) else ""
 
 
 @torch.inference_mode()

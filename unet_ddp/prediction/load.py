@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from unet_ddp.checkpoints.weights import list_runs
 from unet_ddp.distributed.device import predicts_in_bfloat16
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import print_lines
+from unet_ddp.prediction.backends import LoadedModel
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.scale_warning import watch_scale
@@ -46,3 +48,11 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
                 limit += ", the mean of the checkpoints'"
             print_lines(f"  threshold: {name} where its probability is {limit}")
     return predictor
+
+
+def name_networks(models: Sequence[LoadedModel]) -> str:
+    """Return the mark of the masks of networks: digests of their weights and of their classes; empty if one has none."""
+    labels = models[0].labels
+    parts = [model.digest for model in models], (labels.kind, labels.rgb, labels.values)
+    weights, classes = (hashlib.sha256(repr(part).encode()).hexdigest() for part in parts)
+    return f"{weights[:16]}.{classes[:8]}" if all(model.digest for model in models) else ""

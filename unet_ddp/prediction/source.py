@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
+from numbers import Real
+from os import PathLike
 from typing import Any, cast
 
 import numpy as np
@@ -201,3 +203,16 @@ class ScaledReader:
             mean = np.rint(mean)
         reduced: Pixels = mean.astype(pixels.dtype)
         return reduced
+
+
+def check_models(sources: Sequence[object], scale: object) -> None:
+    """Refuse what names no checkpoint, and a scale that is no number."""
+    if not sources:
+        raise UserError("no checkpoint was named; give the path of one, or several")
+    for source in sources:
+        if not isinstance(source, (str, PathLike)):
+            raise UserError(
+                f"{shorten(source)}: is no path of a checkpoint; several are from_checkpoint('a.pt', 'b.pt')"
+            )
+    if scale is not None and not isinstance(scale, Real):
+        raise UserError(f"scale: {shorten(scale)}; expected a number")

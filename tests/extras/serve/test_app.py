@@ -27,7 +27,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.extras.overlap.labels import OverlapLabels
 from unet_ddp.prediction import pipeline
-from unet_ddp.prediction.outputs.png import write_png
+from unet_ddp.prediction.outputs.image_files import write_png
 
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 pytest.importorskip("rasterio", reason="the extra serve is not installed")

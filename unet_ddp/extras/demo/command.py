@@ -24,8 +24,8 @@ from unet_ddp.errors import UserError, check_installed, one_line, print_lines
 from unet_ddp.extras.report.gallery import draw_layer, draw_photo, name_colours, to_uri
 from unet_ddp.extras.report.page import open_template
 from unet_ddp.files import ended_by_sigterm, temporary_folder
-from unet_ddp.prediction.backends import name_networks
 from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.load import name_networks
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
 from unet_ddp.prediction.paths import name_outputs
 from unet_ddp.prediction.pipeline import Job, summarise, write_outputs

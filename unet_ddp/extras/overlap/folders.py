@@ -21,7 +21,7 @@ from unet_ddp.data.readers.base import Codes
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, join_some
 from unet_ddp.files import temporary_folder, write_errors
-from unet_ddp.prediction.outputs.png import write_png
+from unet_ddp.prediction.outputs.image_files import write_png
 
 _SHOWN = 6  # values in a message
 

@@ -17,7 +17,7 @@ from unet_ddp.data.readers.base import TooLargeError
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.extras.serve.settings import ServeConfig
-from unet_ddp.prediction.backends import name_networks
+from unet_ddp.prediction.load import name_networks
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
 from unet_ddp.prediction.paths import name_outputs
 from unet_ddp.prediction.pipeline import Job, predict_in_batches, summarise, write_outputs

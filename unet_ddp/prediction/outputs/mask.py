@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
@@ -17,10 +16,9 @@ from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.files import replacing, write_errors
 from unet_ddp.prediction.outputs.base import ADVICE, ImageFiles, Output
-from unet_ddp.prediction.outputs.png import PROGRAM, write_png
+from unet_ddp.prediction.outputs.image_files import write_png, write_tiff
 from unet_ddp.prediction.prediction import Prediction
 
-_TILE = 256
 _PIXELS = 1 << 18  # of a band: they fit into a core's cache
 
 
@@ -68,7 +66,7 @@ def write_mask(
         if is_png:
             _write_png(mask, labels, temporary, mark)
             return
-        _write_tiff(mask, labels, temporary, mark, has_colours=place is not None)
+        write_tiff(temporary, mask, labels, mark, has_colours=place is not None)
         if place is not None:
             place.write_to(temporary, labels.nodata_tag)
 
@@ -87,43 +85,3 @@ def _write_png(ids: Mask, labels: Labels, path: Path, mark: str) -> None:
         write_png(
             file, bands, (len(ids), *pixels.shape[1:]), depth=depth, palette=palette, mark=mark
         )
-
-
-def _write_tiff(ids: Mask, labels: Labels, path: Path, mark: str, *, has_colours: bool) -> None:
-    """Write the pixels of `labels.to_image` in tiles, so that the mask may exceed the memory.
-
-    With `has_colours`, grey values of 8 bit have a colour table too.
-    """
-    import tifffile
-
-    sample = labels.to_image(ids[:1])
-    pixels = np.asarray(sample)
-    photometric, colormap = "rgb" if pixels.ndim == 3 else "minisblack", None
-    if sample.mode == "P" or (has_colours and sample.mode == "L"):
-        photometric, colormap = "palette", np.zeros((3, 256), np.uint16)
-        colormap[:, labels.values] = np.array(labels.colours, np.uint16).T * 257
-    tifffile.imwrite(
-        path,
-        _tiles(ids, labels),
-        shape=(*ids.shape, *pixels.shape[2:]),
-        dtype=pixels.dtype,
-        photometric=photometric,
-        colormap=colormap,
-        tile=(_TILE, _TILE),
-        compression="zlib",
-        buffersize=1 << 26,  # bytes of tiles at once; the default holds 512 MB
-        metadata=None,
-        software=f"{PROGRAM} {mark}" if mark else None,
-    )
-
-
-def _tiles(ids: Mask, labels: Labels) -> Iterator[NDArray[Any]]:
-    """Yield the tiles row by row, padded to full size."""
-    for top in range(0, len(ids), _TILE):
-        band = labels.to_values(ids[top : top + _TILE])
-        for left in range(0, band.shape[1], _TILE):
-            tile = band[:, left : left + _TILE]
-            height, width, *channels = tile.shape
-            padded = np.zeros((_TILE, _TILE, *channels), tile.dtype)
-            padded[:height, :width] = tile
-            yield padded

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unet_ddp.prediction.outputs.png import write_png
+from unet_ddp.prediction.outputs.image_files import write_png
 
 PALETTE = bytes(range(9)) + bytes(759)
 
