@@ -126,7 +126,10 @@ def test_a_mask_that_a_person_has_corrected_is_never_replaced(
         assert [row["rle_mask"] for row in csv.DictReader(file)][1] == f"1 {41 * 67}"
     assert run(*SKIP, "--overlay") == 2
     assert Path("out/b_mask.png").read_bytes() == before
-    assert "error: out/b_mask.png: already exists, and differs from" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "error: out/b_mask.png: already exists, and differs from this prediction; use another --output, or "
+        "--overwrite in place of --skip-existing\n"
+    )
 
 
 def test_masks_of_another_network_are_named(

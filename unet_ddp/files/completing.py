@@ -42,10 +42,11 @@ def holds_back(
 
 
 @contextmanager
-def completing(existing: Collection[Path]) -> Iterator[list[Path]]:
+def completing(existing: Collection[Path], ways: str = _WAYS) -> Iterator[list[Path]]:
     """Hold back what this thread replaces in the block; at its end, write the files that are missing.
 
-    A file of `existing` that would be the same stays, and is then in the list.
+    A file of `existing` that would be the same stays, and is then in the list. `ways` say what to type where one is
+    not.
 
     Raises:
         UserError: one of `existing` would be another file; then none is written.
@@ -60,7 +61,7 @@ def completing(existing: Collection[Path]) -> Iterator[list[Path]]:
         yield kept
         for path, temporary, _ in held:
             if path in existing:
-                _check_same(path, temporary)
+                _check_same(path, temporary, ways)
                 kept.append(path)
         while held:
             path, _, stack = held.pop(0)
@@ -87,7 +88,7 @@ def _close(stack: ExitStack, path: Path) -> None:
         raise UserError(f"{path}: can't be written: {error.strerror or error}; {_WAYS}") from None
 
 
-def _check_same(path: Path, other: Path) -> None:
+def _check_same(path: Path, other: Path, ways: str) -> None:
     """Refuse a file that is not the same as the other, or can't be read."""
     reason = "differs from this prediction"
     try:
@@ -95,7 +96,7 @@ def _check_same(path: Path, other: Path) -> None:
             return
     except OSError as error:
         reason = f"can't be compared: {error.strerror or error}"
-    raise UserError(f"{path}: already exists, and {reason}; {_WAYS}")
+    raise UserError(f"{path}: already exists, and {reason}; {ways}")
 
 
 def _is_same(path: Path, other: Path) -> bool:

@@ -53,6 +53,6 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
 def name_networks(models: Sequence[LoadedModel]) -> str:
     """Return the mark of the masks of networks: digests of their weights and of their classes; empty if one has none."""
     labels = models[0].labels
-    parts = [model.digest for model in models], (labels.kind, labels.rgb, labels.values)
+    parts = sorted(model.digest for model in models), (labels.kind, labels.rgb, labels.values)
     weights, classes = (hashlib.sha256(repr(part).encode()).hexdigest() for part in parts)
     return f"{weights[:16]}.{classes[:8]}" if all(model.digest for model in models) else ""

@@ -21,7 +21,7 @@ from unet_ddp.files import is_address
 from unet_ddp.files.completing import completing
 from unet_ddp.files.output import say
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.existing import find_earlier, is_damage
+from unet_ddp.prediction.existing import find_earlier, is_damage, name_ways
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.outputs.mask import MaskFile
 from unet_ddp.prediction.outputs.own import check_made, make_folders
@@ -162,11 +162,12 @@ def _predict_and_write(job: Job, files: ImageFiles) -> Outcome:
 def write_outputs(job: Job, files: ImageFiles, prediction: Prediction | UserError) -> Outcome:
     """Write the outputs of one image, and close it; raise its error if it is the only one."""
     existing = job.existing.intersection(files.written)
+    ways = [name_ways("--output", skips=True)] if job.config.skip_existing else []
     with files.source:
         try:
             if isinstance(prediction, UserError):
                 raise _NotPredictedError(str(prediction))
-            with completing(existing) as kept:
+            with completing(existing, *ways) as kept:
                 _compute(job, files, prediction)
                 for records in job.records:
                     records.add(files, prediction)
