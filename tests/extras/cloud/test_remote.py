@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 
 from tests.object_store import MemoryBucket
+from tests.prediction.models import write_model
 from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
-from unet_ddp.extras.cloud import Url, put
+from unet_ddp.extras.cloud import Url, pointer, put
+from unet_ddp.extras.cloud.clients import DeniedError
 from unet_ddp.files import (
     as_local_path,
     as_path,
@@ -180,3 +183,22 @@ def test_a_server_s_page_is_no_pointer_and_the_file_is_named(
         UserError, match=rf"^{run}/last.json: corrupt .*; name a file in {run}/last"
     ):
         checkpoint.load(run / name)
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_server_that_denies_what_is_not_there_has_the_file_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As S3 without the right to list."""
+    run = Url("s3://bucket/denied/run")
+    write_model(tmp_path / "best.pt", Labels((0, 1)))
+    put(run / "best.pt", tmp_path / "best.pt")
+
+    def deny(path: Path) -> None:
+        raise DeniedError(f"{path}: access is denied")
+
+    monkeypatch.setattr(pointer, "read_version", deny)
+    assert checkpoint.load(run / "best.pt").keys() == checkpoint.load(tmp_path / "best.pt").keys()
+    monkeypatch.setattr("unet_ddp.extras.cloud.remote.read_chunks", deny)
+    with pytest.raises(UserError, match=rf"^{run}/best.pt: access is denied"):
+        checkpoint.load(run / "best.pt")

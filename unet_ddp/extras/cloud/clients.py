@@ -43,6 +43,10 @@ class StorageError(UnreachableError):
     """An error of the storage and not of one object: it can't be reached, or refuses its keys."""
 
 
+class DeniedError(StorageError):
+    """Access to an object is denied; some servers say so of one that is not there."""
+
+
 class NotFoundError(UserError):
     """An object that is not there."""
 
@@ -111,7 +115,7 @@ def explain(path: Path | str, error: Exception) -> UserError:
     elif re.search(r"//(169\.254\.169\.254|metadata\.google\.)|must be specified", text):
         reason = f"no keys to it were found; {keys}"
     elif re.search(r"status code: 40[13]\b", text):
-        reason = f"access is denied; {keys}"
+        return DeniedError(f"{path}: access is denied; {keys}")
     elif "error sending request" in text and (host := re.search(r"https?://[^/\s]+", text)):
         reason = f"{host[0]} can't be reached; check the name and the network"
     elif found := re.search(r"invalid path: .*?Path \"(.*?)\"", text):

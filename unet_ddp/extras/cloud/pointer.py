@@ -21,6 +21,7 @@ from typing import IO, Annotated, Any
 
 from unet_ddp.checkpoints.run_files import is_name_of_run
 from unet_ddp.errors import Limit, UserError, from_plain
+from unet_ddp.extras.cloud.clients import DeniedError
 from unet_ddp.extras.cloud.objects import (
     Version,
     copy,
@@ -264,7 +265,7 @@ def find_newest(path: Path) -> Path:
     run = StoredRun(path.parent, f"name a file in {path.parent / 'last'} instead")
     try:
         pointer = run.open()
-    except NoPointerError:
+    except (NoPointerError, DeniedError):  # the file itself tells
         pointer = None
     if pointer is None:
         return path
