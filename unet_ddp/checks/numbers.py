@@ -13,6 +13,7 @@ from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.matching import Report
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.data.readers.read import Source
+from unet_ddp.files import is_address
 
 Column = NDArray[Any]
 
@@ -46,7 +47,12 @@ def find_numbers(
 
 
 def warn_of_one_mask(table: Table) -> list[str]:
-    """Return a warning if all masks have the same pixels: nothing can be learnt of their images."""
+    """Return a warning if all masks have the same pixels: nothing can be learnt of their images.
+
+    Those in storage are not looked at, as each would be fetched again.
+    """
+    if is_address(table.pairs[0].mask) or table.pairs.storage:
+        return []
     rows = np.arange(len(table.pairs))
     ends = table.columns["end"][:_LOOKED_AT]
     last, counts = int(ends[-1]), np.diff(ends, prepend=0)

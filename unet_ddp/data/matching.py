@@ -117,7 +117,7 @@ def match_folders(
     images, masks, suffix = paths.images, paths.masks, paths.suffix
     assert images is not None and masks is not None  # `Folders` claims these
     for place in (images, masks):
-        if not (is_address(place) or os.path.exists(place)):
+        if not (is_address(images) or is_address(masks) or os.path.exists(place)):
             raise UserError(f"{place}: not found; name the folders by --images and --masks")
     stamps: dict[str, Stamp] = {}
     found_images = files_by_name(images, stamps)
