@@ -574,7 +574,7 @@ def test_recipe_values_have_the_type_of_their_setting(
         "scale: true", "scale: [1]", "scale: {x: 1}", "bilinear: 1", "bilinear: 'true'", "model: [unet]",
         "crop_size: 64", "crop_size: [64]", "crop_size: [64, 64, 64]",
         "crop_size: [64, x]", "class_weights: [1, [2]]", "class_names: ab", "batch_size: some",
-        "precision: float64", "ignore_index: '#12'", "epochs: 010", "seed: 1:30", "width: 0x10",
+        "precision: float64", "ignore_index: '#12'", "epochs: 010", "seed: 1:30",
     ],
 )  # fmt: skip
 def test_recipe_values_of_another_type(recipe: Any, line: str) -> None:

@@ -458,7 +458,7 @@ CASES = [
     Case("photographs as masks", masks_as(lambda a: photograph(a.shape)), 2, ("different colours, none common", "if they are photographs, give the folder of masks as --masks")),
     Case("cut-outs as masks", masks_as(lambda a: photograph(a.shape) * (a > 0)[..., None]), 2, ("photographs of objects cut out, use --mask-threshold 0",)),
     Case("cut-outs as masks, with that flag", masks_as(lambda a: photograph(a.shape) * (a > 0)[..., None]), 0, ("classes: 2, mask values #000000, #ffffff, thresholded at 0",), ["--mask-threshold", "0"]),
-    Case("one mask for all images", one_for_all, 0, ("warning: all masks are the same", "each image needs its own")),
+    Case("one mask for all images", one_for_all, 0, ("all the same, e.g. ", "each image needs its own")),
     Case("names for the classes", lambda f: None, 0, ("ground (0), square (255)",), ["--class-names", "ground", "square"]),
     Case("a name too many", lambda f: None, 2, ("--class-names", "3 names for 2 classes"), ["--class-names", "a", "b", "c"]),
     Case("JPEG masks", as_format("masks", ".jpg", quality=60), 2, ("x.jpg", "lossy", "--mask-threshold 127")),

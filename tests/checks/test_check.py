@@ -113,6 +113,29 @@ def test_masks_in_grey_or_with_a_palette_are_those_in_the_same_colours(
         assert np.array_equal(first, second) and len(np.unique(first)) > 1
 
 
+@pytest.mark.parametrize("threshold", [None, 127])
+def test_a_run_of_grey_masks_is_not_resumed_with_some_in_colour(
+    tmp_path: Path, threshold: int | None
+) -> None:
+    """Their values would be read as grey ones: 0x141414 is above any threshold."""
+    make_set(tmp_path, 6)
+    other = tmp_path / "masks" / "ax.png"
+    Image.open(other).convert("RGB").save(other)
+    with pytest.raises(UserError, match="must be of one kind"):
+        prepared(tmp_path, labels=Labels((0, 255)), mask_threshold=threshold)
+
+
+def test_soft_masks_of_two_scales_are_refused(tmp_path: Path) -> None:
+    make_set(tmp_path, 6)
+    other = tmp_path / "masks" / "ax.png"
+    pixels = np.asarray(Image.open(other))
+    Image.fromarray(pixels // 255).save(other)
+    for path in sorted((tmp_path / "masks").iterdir())[1:]:
+        Image.open(path).convert("RGB").save(path)
+    with pytest.raises(UserError, match="must be of one kind"):
+        prepared(tmp_path, mask_threshold=127)
+
+
 def test_class_ids_beside_colours_are_refused(tmp_path: Path) -> None:
     make_set(tmp_path, 6)
     Image.fromarray((np.arange(24 * 32).reshape(24, 32) % 3).astype(np.uint8)).save(mask(tmp_path))

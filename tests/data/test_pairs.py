@@ -172,6 +172,10 @@ def test_cellposes_own_files_beside_its_masks_are_none(tmp_path: Path, end: str)
         np.save(path.with_name(f"{path.stem}_seg.npy"), np.array({"masks": 1}), allow_pickle=True)
     pairs, report = matched(tmp_path, tmp_path)
     assert report.problems == [] and all(pair.mask.name.endswith(end) for pair in pairs) and pairs
+    for path in tmp_path.glob("*_seg.npy"):
+        np.save(path, np.zeros((9, 9), np.uint8))  # the user's own masks
+    pairs, report = matched(tmp_path, tmp_path, "_seg")
+    assert all(pair.mask.name.endswith("_seg.npy") for pair in pairs) and pairs
 
 
 @pytest.mark.parametrize("name", ["masks", "truth/2026", "caf\u00e9", "cafe\u0301", "link"])

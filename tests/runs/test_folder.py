@@ -880,33 +880,48 @@ def test_an_archive_leaves_room_for_the_next_last_checkpoint(
         assert checkpoint.load(tmp_path / "last.pt")["position"]["epoch"] == 1
         assert (tmp_path / "epoch_0001.pt").exists() == (room > 0)
         assert ("the next last.pt needs it" in "".join(lines)) == (room == 0)
+        folder.finish(state, None)  # no next one comes
+        assert (tmp_path / "epoch_0001.pt").exists()
 
 
+@pytest.mark.parametrize(
+    ("fault", "is_dropped"),
+    [("full", True), ("other error", False), ("corrupt", False), ("little room", False)],
+)
 def test_a_full_disk_costs_the_second_copy_before_the_last_steps(
-    tmp_path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch, fault: str, is_dropped: bool
 ) -> None:
+    """Only if last.pt is whole, the disk is what is full, and the room of last.1.pt suffices."""
     state, lines = make_state(), list[str]()
-    with open_folder(tmp_path, lines=lines) as folder:
+    with open_folder(tmp_path) as folder:
         for epoch in (1, 2):
             state.epoch = epoch
             folder.save(state)
             folder.wait()
-        previous = tmp_path / "last.1.pt"
-        assert previous.exists()
-        usage = shutil.disk_usage(tmp_path)._replace(free=0)
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-        save = disk.save
+    last, previous = tmp_path / "last.pt", tmp_path / "last.1.pt"
+    if fault == "corrupt":
+        data = bytearray(last.read_bytes())
+        data[len(data) // 2 : len(data) // 2 + 99] = bytes(99)
+        last.write_bytes(data)
+    if fault == "little room":
+        previous.write_bytes(previous.read_bytes()[:-99])
+    usage = shutil.disk_usage(tmp_path)._replace(free=10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    save = disk.save
 
-        def save_if_there_is_room(path: Path, content: dict[str, Any], **how: bool) -> None:
-            if previous.exists():
-                raise OSError(errno.ENOSPC, "No space left")
-            save(path, content, **how)
+    def save_if_there_is_room(path: Path, content: dict[str, Any], **how: bool) -> None:
+        if previous.exists():
+            raise OSError(errno.EISDIR if fault == "other error" else errno.ENOSPC, "No")
+        save(path, content, **how)
 
-        disk.save = save_if_there_is_room
+    disk.save = save_if_there_is_room
+    with open_folder(tmp_path, lines=lines, resume="auto") as folder:
         state.epoch = 3
         folder.save(state)
         folder.wait()
-    assert lines == [] and checkpoint.load(tmp_path / "last.pt")["position"]["epoch"] == 3
+        assert previous.exists() != is_dropped
+        assert len(lines) == (not is_dropped)
+        disk.full, disk.save = [], save
 
 
 def test_a_ctrl_c_while_a_save_is_awaited_starts_no_second_writer(

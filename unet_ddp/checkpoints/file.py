@@ -65,20 +65,20 @@ def save_all(folder: Path, files: dict[str, Content], *, keep_previous: bool = T
                 f"{folder / name}: not written, as {bad} contains nan or infinity; the files saved "
                 "before are fine: continue with --resume and a lower --lr"
             )
-    refusal = ""
-    for name in list(files):
+    refusal, names = "", list(files)
+    for name in names:
         try:
             if name.startswith("epoch_"):  # of the others the start has made sure
-                check_archive(folder, name)
+                check_archive(folder, name, leaves_room="last.pt" in names)
             save(folder / name, files[name], keep_previous=keep_previous and name == "last.pt")
         except UserError as error:  # the user has an epoch_0005.pt: the others go on
             refusal = str(error)
             continue
         except (OSError, RuntimeError) as error:
-            if drop_previous(folder):
-                return save_all(folder, files, keep_previous=False)
             own = error.__context__  # of torch's error, which says at which place in the file
             cause = own if isinstance(own, OSError) else error
+            if keep_previous and name == "last.pt" and drop_previous(folder, cause):
+                return save_all(folder, files, keep_previous=False)
             return f"{folder / name}: can't be written ({' '.join(str(cause).split())[:120]})"
         del files[name]
     return refusal

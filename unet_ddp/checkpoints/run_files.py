@@ -55,6 +55,7 @@ EVENTS = ".unet_ddp"
 """The ending of our TensorBoard files."""
 _REPLACED = ".replaced"
 _RUN = ".run"  # names the run that was set aside
+_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _WAITING = 3  # epoch_*.pt in memory
 _SHOWN = 20  # files in one message
 
@@ -129,8 +130,10 @@ def check_free(folder: Path, names: Iterable[str]) -> None:
         raise UserError(f"{what}: not of the run, which would replace {it}: rename {it}")
 
 
-def check_archive(folder: Path, name: str) -> None:
+def check_archive(folder: Path, name: str, *, leaves_room: bool) -> None:
     """Refuse an epoch_*.pt whose name a user's file has, or that would take the room of the next last.pt.
+
+    At the end of a run none comes: it need not leave room.
 
     Raises:
         UserError: see `check_free`.
@@ -138,22 +141,30 @@ def check_archive(folder: Path, name: str) -> None:
     """
     check_free(folder, [name])
     last = folder / "last.pt"
-    if last.is_file() and shutil.disk_usage(folder).free < 2 * last.stat().st_size:  # as large
+    if not (leaves_room and last.is_file()):
+        return
+    if shutil.disk_usage(folder).free < 2 * last.stat().st_size:  # it is as large
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: the next last.pt needs it")
 
 
-def drop_previous(folder: Path) -> bool:
-    """Delete last.1.pt where the disk has no room for another last.pt; return whether it was there.
+def _number(archive: str) -> int:
+    return int(archive.removeprefix("epoch_").removesuffix(".pt"))
 
-    The steps since are worth more than a second copy of those before.
+
+def drop_previous(folder: Path, cause: BaseException) -> bool:
+    """Delete last.1.pt if a full disk is the `cause` and that makes room for a last.pt; return whether it does.
+
+    The steps since are worth more than a second copy of those before. last.pt must be whole.
     """
-    last, previous = folder / "last.pt", folder / "last.1.pt"
-    if not (last.is_file() and previous.is_file()):
+    if not (isinstance(cause, OSError) and cause.errno in _FULL):
         return False
-    if shutil.disk_usage(folder).free >= last.stat().st_size:
-        return False
-    previous.unlink()
-    return True
+    with suppress(OSError):
+        last, previous = (folder / name for name in ("last.pt", "last.1.pt"))
+        room = shutil.disk_usage(folder).free + previous.stat().st_size
+        if room > last.stat().st_size:
+            previous.unlink()
+            return True
+    return False
 
 
 def order_due(names: Collection[str]) -> list[str]:
@@ -161,7 +172,7 @@ def order_due(names: Collection[str]) -> list[str]:
 
     Of the epoch_*.pt that a full disk keeps in memory, the earlier ones are left out.
     """
-    archives = sorted(name for name in names if name.startswith("epoch_"))
+    archives = sorted((name for name in names if name.startswith("epoch_")), key=_number)
     return [*sorted({*names} - {*archives}, reverse=True), *archives[-_WAITING:]]
 
 

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 from unet_ddp.config import DataConfig
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import list_colours
+from unet_ddp.data.masks import list_colours, unpack_colour
 from unet_ddp.data.pairs import Pair, Stamp
 from unet_ddp.data.readers.base import Header
+
+_NOISE = 32  # of 255: so much less may be the brightest pixel of soft masks
 
 
 class ScannedFile(NamedTuple):
@@ -65,12 +67,16 @@ def share_colours(
     If each value is a class, they must be the same ones: class ids in grey beside colours are other classes.
     """
     shared = [pair._replace(mask=_as_colours(pair.mask)) for pair in scanned]
+    if labels is not None:
+        return shared if labels.rgb else scanned
     coloured, grey = set[int](), set[int]()
     for (_, _, mask), (_, _, found) in zip(scanned, shared, strict=True):
         (coloured if mask.header.has_colour_values else grey).update(found.values)
-    is_soft = config.mask_threshold is not None or config.round_masks
-    agree = is_soft or coloured <= grey or grey <= coloured
-    return shared if (labels and labels.rgb) or (coloured and agree) else scanned
+    agree = coloured <= grey or grey <= coloured
+    if coloured and not agree and (config.mask_threshold is not None or config.round_masks):
+        one, other = (max(max(unpack_colour(value)) for value in side) for side in (coloured, grey))
+        agree = abs(one - other) <= _NOISE  # 0 to 1 beside 0 to 255 are other classes
+    return shared if coloured and agree else scanned
 
 
 def _as_colours(mask: MaskMetadata) -> MaskMetadata:

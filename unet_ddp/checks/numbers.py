@@ -65,7 +65,7 @@ def warn_of_one_mask(table: Table) -> list[str]:
     if not all(np.array_equal(first, other) for other in others):
         return []
     return [
-        f"all masks are the same, e.g. {table.pairs[0].mask} and {table.pairs[1].mask}: each image needs its own"
+        f"the masks that were compared are all the same, e.g. {table.pairs[0].mask} and {table.pairs[1].mask}: each image needs its own"
     ]
 
 

@@ -244,7 +244,7 @@ def _typed_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
             typed[name] = convert(value, settings[name].hint)
         except (ValueError, OverflowError):
             if isinstance(value, Scalar):
-                value = value.value
+                value = value.value if len(value.text) > 20 else value.text
             raise UserError(
                 f"{source}: {name}: {shorten(value)} can't be a value of {as_flag(name)}; see train.py --help"
             ) from None

@@ -55,7 +55,7 @@ def to_words(name: str, value: Any, kind: type[Any] = TrainConfig) -> list[str]:
 def refuse_twice(names: Collection[str]) -> None:
     """Refuse two names of one setting, as lr and learning_rate."""
     for each in settings_of(TrainConfig).values():
-        twice = [name for name in names if name in each.names]
+        twice = [n for n in names if n.replace("-", "_").removeprefix("no_") in each.names]
         if len(twice) > 1:
             raise UserError(f"{' and '.join(twice)}: are one setting; use one of them")
 

@@ -249,7 +249,7 @@ def convert(value: Any, kind: Any) -> Any:
         ):
             return tuple(convert(item, arguments[0]) for item in value)
     elif isinstance(value, Scalar):
-        if kind in (int, float) and type(value.value) is int and float(value.text) != value.value:
+        if type(value.value) is int and re.search(r"^[+-]?0\d|:", value.text) and kind is not str:
             raise ValueError  # YAML reads 010 as 8, and 1:30 as 90
         return value.text if kind is str else convert(value.value, kind)
     elif value in arguments or type(value) is kind:

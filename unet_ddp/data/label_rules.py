@@ -210,18 +210,20 @@ def refuse_soft(masks: MaskValues) -> None:
 def _refuse_photographs(masks: MaskValues, found: str) -> None:
     """Raise a UserError if colours are spread as in photographs: soft masks have common ones."""
     common, *others = sorted(masks.counts.values(), reverse=True)
-    if sum(others[:_MOST_GREYS]) >= _FLAT * sum(others):
+    is_cut_out = common >= _FLAT * (common + sum(others))
+    if sum(others[:_MOST_GREYS]) >= _FLAT * sum(others) or (is_cut_out and masks.lossy):
         return
-    objects = f"if each colour is an object, use {instances_flag()}; if they are photographs"
-    found = f"{found}: {len(masks.counts)} different colours, none common; {objects}"
-    if common < _FLAT * (common + sum(others)):
-        raise UserError(
-            f"{found}, give the folder of masks as --masks, and that of images as --images"
-        )
     is_black = not masks.brightness(max(masks.counts, key=masks.counts.__getitem__))
-    one_class = "use --mask-threshold 0 for one class of all that is not black, or " * is_black
+    if not is_cut_out:
+        advice = "give the folder of masks as --masks, and that of images as --images"
+    elif is_black:
+        advice = "use --mask-threshold 0 for one class of all that is not black"
+    else:
+        advice = "save masks as PNG with one colour per class"
+    what = "photographs of objects cut out" if is_cut_out else "photographs"
     raise UserError(
-        f"{found} of objects cut out, {one_class}save masks as PNG with one colour per class"
+        f"{found}: {len(masks.counts)} different colours, none common; if they are {what}, {advice}; if each "
+        f"colour is an object, {instances_flag()}; if they are masks with soft edges, {_ROUND}"
     )
 
 

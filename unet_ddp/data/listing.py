@@ -65,12 +65,22 @@ def _find_others(parent: str, names: Set[str]) -> set[str]:
     others = {
         name
         for name in names
-        if name.endswith("_seg.npy") and not names.isdisjoint(name[:-8] + end for end in _CELLPOSE)
+        if name.endswith("_seg.npy")
+        and not names.isdisjoint(name[:-8] + end for end in _CELLPOSE)
+        and _has_in_head(f"{parent}/{name}", b"'|O'")  # Python objects, as no mask has
     }
-    if _PICTURE in names:
-        with suppress(OSError), open(f"{parent}/{_PICTURE}", "rb") as file:
-            others |= {_PICTURE} if PICTURE_HEAD in file.read(1024) else set()
+    if _PICTURE in names and _has_in_head(f"{parent}/{_PICTURE}", PICTURE_HEAD):
+        others.add(_PICTURE)
     return others
+
+
+def _has_in_head(path: str, text: bytes) -> bool:
+    """Return whether a file has this text in its first bytes; False for a pipe."""
+    with suppress(OSError):
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                return text in file.read(1024)
+    return False
 
 
 def _list_address(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:

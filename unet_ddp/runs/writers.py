@@ -136,7 +136,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         if not path.is_file():
             raise ValueError("no regular file")
         data = path.read_bytes()
-        rows = list(csv.DictReader(io.StringIO(data.decode(), newline="")))
+        rows = list(csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline="")))
         if any(None in row for row in rows):
             raise ValueError("a row has more cells than there are columns")
     except UserError:  # of an address

@@ -17,6 +17,7 @@ from unet_ddp.errors import RunError
 from unet_ddp.training.step import StepReport
 
 _SEARCH = 16  # halvings of GradScaler's first scale, 2¹⁶, down to 1
+_SEVERAL = 3  # steps: one bad image is in fewer of a small set
 _GROWTH = 2000  # good steps in a row, after which it doubles its scale
 
 
@@ -39,7 +40,7 @@ class FiniteGuard:
 
     def __post_init__(self) -> None:
         self._quiet = _SEARCH if self.has_scaler else 0  # overflows that are the search for a scale
-        self._in_a_row = self._good_in_a_row = self._good = 0
+        self._in_a_row = self._good_in_a_row = self._good = self._step = 0
         self._delay = 2 if self.world.device.type == "cuda" else 0
         self._pending: deque[tuple[int, list[int], Tensor, torch.cuda.Event | None]] = deque()
 
@@ -68,14 +69,15 @@ class FiniteGuard:
         """Judge the steps that are not judged yet, at the end of an epoch; see `check`.
 
         Raises:
-            RunError: the same, or none since the start was good.
+            RunError: the same, or no step of the run was good, and there were several.
         """
         while self._pending:
             self._judge(*self._pending.popleft())
-        if self._in_a_row and not self._good and self._quiet <= 0:
+        none_was_good = not self._good and self.skipped >= max(self._step, _SEVERAL)
+        if none_was_good and self._quiet <= 0:
             raise RunError(
-                f"all {self._in_a_row} steps were skipped, as loss or gradients are not finite; check"
-                "  the images, or use a lower --lr, and other weights of the loss and the classes if they are given"
+                f"all {self.skipped} steps were skipped, as loss or gradients are not finite; check "
+                "the images, or use a lower --lr, and other weights of the loss and the classes if they are given"
             )
 
     def _judge(
@@ -84,6 +86,7 @@ class FiniteGuard:
         if event is not None:
             event.synchronize()
         self.loss, is_finite = answer.tolist()
+        self._step = step
         if is_finite:
             self._in_a_row = 0
             self._good_in_a_row += 1

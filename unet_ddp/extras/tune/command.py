@@ -37,7 +37,13 @@ from unet_ddp.runs.lock import lock_folder
 from unet_ddp.runs.writers import describe_time, read_rows
 from unet_ddp.settings import Kind, as_flag, flag, names_of, settings_of
 
-_FIXED = {"epochs", "validation", "fold"}  # scores of other validation images can't be compared
+_FIXED = {
+    "epochs",
+    "validation",
+    "fold",
+    "seed",
+    "group_pattern",
+}  # scores of other validation images can't be compared
 _FACTOR = 3  # of epochs from rung to rung, by which the trials become fewer
 
 
