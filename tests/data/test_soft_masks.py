@@ -37,7 +37,7 @@ def soft(ends: int, between: int, count: int = 98) -> dict[int, int]:
         ({0: 9000} | dict.fromkeys(range(1, 400), 9), {"rgb": True}, "400 different colours, none common; if they are photographs of objects cut out, use --mask-threshold 0 for one class"),
         ({0xFFFFFF: 9000} | dict.fromkeys(range(1, 400), 9), {"rgb": True}, "photographs of objects cut out, save masks as PNG"),
         (dict.fromkeys(range(400), 9), {"rgb": True, "lossy": "a.jpg"}, "a.jpg: 400 different colours, none common; if they are photographs, give the folder of masks as --masks"),
-        ({0: 9000, 0xFF: 4000} | dict.fromkeys(range(1, 200), 9), {"rgb": True}, "200 different colours, probably from soft edges"),
+        ({0: 9000, 0xFF: 4000} | dict.fromkeys(range(1, 200), 9), {"rgb": True}, "201 different colours, probably from soft edges"),
         (dict.fromkeys((0, 0x10101, 0xFEFEFE, 0xFFFFFF), 9), {"rgb": True, "lossy": "a.jpg"}, "a.jpg: 4 different colours, probably from lossy compression; use --classes N --round-masks for N classes, or --mask-threshold 127 for two, dark and bright, or save masks as PNG with one colour per class"),
     ],
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Literal
 
@@ -98,15 +98,16 @@ def evaluate(
     network = network or network_of(model)
     with giving_data({"images": images, "masks": masks}) as places:
         given = {
-            "model": model, "network": network, "reader": reader, "threshold": threshold, "tolerance": tolerance,
+            "model": model, "reader": reader, "threshold": threshold, "tolerance": tolerance,
             "scale": scale, "workers": workers, "precision": precision, "device": device, **places,
         }  # fmt: skip
-        return _evaluate(given)
+        return _evaluate(given, network)
 
 
-def _evaluate(given: Mapping[str, object]) -> EvaluationResult:
+def _evaluate(given: Mapping[str, object], network: str | None) -> EvaluationResult:
     argv = [word for name, value in given.items() for word in to_words(name, value, EvaluateConfig)]
     config = parse(EvaluateConfig, argv, prog="python -m unet_ddp evaluate")
+    config = replace(config, network=network)  # it may be a class
     use_own_readers(config.reader)
     job = command.find_job(config, writes=False)
     with _one_thread(config.device):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -84,12 +84,14 @@ def export(
     with giving_data({"images": images, "masks": masks}) as places:
         given = {
             "whole": whole, "precision": precision, "runtime": runtime, "tolerance": tolerance,
-            "network": network, "overwrite": overwrite, **places,
+            "overwrite": overwrite, **places,
         }  # fmt: skip
-        return _export(given, {"checkpoint": model, "output": path})
+        return _export(given, {"checkpoint": model, "output": path}, network)
 
 
-def _export(given: Mapping[str, object], files: Mapping[str, object]) -> ExportResult:
+def _export(
+    given: Mapping[str, object], files: Mapping[str, object], network: str | None
+) -> ExportResult:
     from unet_ddp.extras.onnx.export import find_job, write_export
 
     flags, places = (
@@ -98,6 +100,7 @@ def _export(given: Mapping[str, object], files: Mapping[str, object]) -> ExportR
     )
     argv = [*flags, "--", *(place.partition("=")[2] for place in places)]
     config = parse(ExportConfig, argv, prog="python -m unet_ddp export")
+    config = replace(config, network=network)  # it may be a class
     written = write_export(find_job(config))
     scores = {}
     for name, verdict in written.verdicts.items():
