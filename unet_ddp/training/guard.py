@@ -40,7 +40,7 @@ class FiniteGuard:
 
     def __post_init__(self) -> None:
         self._quiet = _SEARCH if self.has_scaler else 0  # overflows that are the search for a scale
-        self._in_a_row = self._good_in_a_row = self._good = self._step = 0
+        self._in_a_row = self._good_in_a_row = self._good = self._judged = 0
         self._delay = 2 if self.world.device.type == "cuda" else 0
         self._pending: deque[tuple[int, list[int], Tensor, torch.cuda.Event | None]] = deque()
 
@@ -73,7 +73,7 @@ class FiniteGuard:
         """
         while self._pending:
             self._judge(*self._pending.popleft())
-        none_was_good = not self._good and self.skipped >= max(self._step, _SEVERAL)
+        none_was_good = not self._good and self.skipped >= max(self._judged, _SEVERAL)
         if none_was_good and self._quiet <= 0:
             raise RunError(
                 f"all {self.skipped} steps were skipped, as loss or gradients are not finite; check "
@@ -86,7 +86,7 @@ class FiniteGuard:
         if event is not None:
             event.synchronize()
         self.loss, is_finite = answer.tolist()
-        self._step = step
+        self._judged = step
         if is_finite:
             self._in_a_row = 0
             self._good_in_a_row += 1
