@@ -165,6 +165,22 @@ def test_folders_for_images_and_for_masks_may_be_given_as_one(
     assert len(pairs) == 12 and report.problems == []
 
 
+def test_predictions_beside_the_images_are_no_images(tmp_path: Path) -> None:
+    """`python predict.py image.jpg` writes image_mask.png next to it."""
+    (tmp_path / "i").mkdir()
+    (tmp_path / "m").mkdir()
+    draw_both(tmp_path, "i/{}.png", "m/{}.png", mode="L")
+    count = len(matched(tmp_path / "i", tmp_path / "m")[0])
+    for name in ("1_mask", "2_overlay"):
+        save_picture(torch.zeros(3, 9, 9, dtype=torch.uint8), tmp_path / "i" / f"{name}.png")
+    pairs, report = matched(tmp_path / "i", tmp_path / "m")
+    assert len(pairs) == count and report.problems == []
+    assert report.notes[0] == f"left out: 2 predictions, e.g. {tmp_path}/i/1_mask.png"
+    Image.new("L", (9, 9)).save(tmp_path / "i" / "3_mask.png")  # the user's
+    _, report = matched(tmp_path / "i", tmp_path / "m")
+    assert report.problems[0].startswith(f"no mask for {tmp_path}/i/3_mask.png: ")
+
+
 @pytest.mark.parametrize("end", ["_cp_masks.png", "_masks.tif"])
 def test_cellposes_own_files_beside_its_masks_are_none(tmp_path: Path, end: str) -> None:
     draw_both(tmp_path, "{}.png", f"{{}}{end}", mode="L")

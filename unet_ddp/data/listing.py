@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from unet_ddp.files import is_address
 from unet_ddp.storage import storage_of
 
 _PICTURE = "samples.png"
+_PREDICTED = ("_mask", "_overlay")
 _CELLPOSE = ("_cp_masks.png", "_cp_masks.tif", "_masks.png", "_masks.tif")
 
 
@@ -81,6 +82,18 @@ def _has_in_head(path: str, text: bytes) -> bool:
             with open(path, "rb") as file:
                 return text in file.read(1024)
     return False
+
+
+def find_predictions(images: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return the names of pictures that predict.py wrote beside images, as a_mask beside a."""
+    return {
+        name
+        for name, (first, *_) in images.items()
+        for ending in _PREDICTED
+        if name.endswith(ending)
+        and name.removesuffix(ending) in images
+        and _has_in_head(first, PICTURE_HEAD)
+    }
 
 
 def _list_address(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from unet_ddp.data.affixes import Files, divide, find_suffix
 from unet_ddp.data.csv_cells import read_rows
-from unet_ddp.data.listing import files_by_name
+from unet_ddp.data.listing import files_by_name, find_predictions
 from unet_ddp.data.masks import Size
 from unet_ddp.data.names import copies_of, file_key, find_spelling, without_compound
 from unet_ddp.data.pairs import CLASSES_MARK, DataPaths, Pair, Pairs, Stamp, collect, list_kinds
@@ -123,6 +123,8 @@ def match_folders(
     found_images = files_by_name(images, stamps)
     found_masks = list_masks(masks, stamps)
     found_images = _leave_out(masks, found_images, images)
+    if images.resolve() != masks.resolve():
+        found_images = _without_predictions(found_images, report)
     if not found_images:
         raise UserError(f"{images}: contains no images {_advise_on_others(images)}")
     if merge is not None:
@@ -141,6 +143,15 @@ def match_folders(
         report.notes.append(f"{count_of(len(found_masks), 'mask')} without image, e.g. {first}")
     report.warnings += _find_copies(pairs)
     return collect(pairs)
+
+
+def _without_predictions(images: Files, report: Report) -> Files:
+    """Return images without what predict.py wrote beside them, and note it."""
+    predicted = find_predictions(images)
+    if predicted:
+        first = images[min(predicted)][0]
+        report.notes.append(f"left out: {count_of(len(predicted), 'prediction')}, e.g. {first}")
+    return {name: files for name, files in images.items() if name not in predicted}
 
 
 def _leave_out(folder: Path, images: Files, parent: Path) -> Files:
