@@ -99,6 +99,19 @@ def test_a_mask_of_another_size_than_its_image_is_predicted_again(
     assert "e.g. out/b_mask.png" in capsys.readouterr().out
 
 
+def test_a_mask_of_another_size_that_no_network_has_marked_is_not_replaced(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be a person's work."""
+    Path("out").mkdir()
+    drawn = Path("out/b_mask.png")
+    Image.new("L", (7, 5)).save(drawn)
+    before = drawn.read_bytes()
+    assert run(*SKIP) == 2
+    assert drawn.read_bytes() == before and [*Path("out").iterdir()] == [drawn]
+    assert "error: out/b_mask.png: 7x5 pixels, its image " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["b_overlay.png", "b_probabilities.npy"])
 def test_another_damaged_file_is_written_again(
     photos: Path, capsys: pytest.CaptureFixture[str], name: str

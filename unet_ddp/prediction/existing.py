@@ -62,6 +62,7 @@ class Found:
     is_complete: bool  # all of its files exist
     mask: Path | None = None
     mark: str = ""  # of that mask
+    refusal: str = ""  # why it can't be replaced, although it does not fit
 
     @property
     def is_done(self) -> bool:
@@ -111,12 +112,16 @@ def find_earlier(
     image, counts as missing. A whole mask is never replaced: a person may have corrected it.
 
     Raises:
-        UserError: a mask that would be skipped was made by a network of other classes.
+        UserError: a mask that would be skipped was made by a network of other classes, or one of another size than
+            its image has no mark of a network.
     """
     if config.overwrite:
         return Earlier(files)
     shares = world.gather(look_at(files[world.rank :: world.size], masks))
     found = [each for share in shares for each in share]
+    refused = [each.refusal for each in found if each.refusal]
+    if refused and config.skip_existing:
+        raise UserError(refused[0])
     done = [each for each in found if skips and each.is_done]
     kept = found
     if config.skip_existing:
@@ -160,10 +165,12 @@ def _look_at_one(masks: MaskFile, existing: Container[Path], image: ImageFiles) 
     here = [path for path in image.written if path in existing]
     looks = {path: look(path) for path in here}
     known = {path: looks[path] for path in masks.files(image) if path in looks}
+    refusal = ""
     if any(known.values()):
         size = _find_size(image.image)
         for path, seen in known.items():
             if size and seen and seen.size not in (None, size):
+                refusal = refusal or _refuse_foreign(path, seen, size)
                 looks[path] = None
     mask = next(iter(known), None)
     return Found(
@@ -173,6 +180,18 @@ def _look_at_one(masks: MaskFile, existing: Container[Path], image: ImageFiles) 
         len(here) == len(image.written),
         mask,
         next((seen.mark for seen in known.values() if seen), ""),
+        refusal,
+    )
+
+
+def _refuse_foreign(path: Path, seen: Look, size: Size) -> str:
+    """Return why a mask of another size than its image is not replaced: without a mark it may be a person's work."""
+    if seen.mark or not seen.size:
+        return ""
+    (height, width), (rows, columns) = seen.size, size
+    return (
+        f"{path}: {width}x{height} pixels, its image {columns}x{rows}, and not known as a prediction; "
+        "rename it, or use another --output"
     )
 
 
