@@ -84,7 +84,7 @@ class RunRecord:
         rows = map(_to_figures, read_rows(self._path.with_name("metrics.csv")))
         self._rows = {row["epoch"]: row for row in rows if "epoch" in row}
         self._note_metrics(state)
-        with write_errors(self._path):
+        with write_errors(self._path, "free some space"):
             self._write()
         self._is_open = True
 

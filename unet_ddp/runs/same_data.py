@@ -41,12 +41,11 @@ def check_same_data(
         UserError: other names, another format or split, or other images under the same names.
     """
     then, now = Preprocessing.from_dict(saved["preprocessing"]), data.format
-    own = (
-        "use its --images, --masks, --validation, --fold and --seed, or start a new run with "
-        f"--load {source} and --exp-name NAME"
-    )
-    causes = " and ".join(as_flag(name) for name in _SPLITS if name in typed)
-    split = f"leave out {causes}" if causes else own
+    new = f"start a new run with --load {source} and --exp-name NAME"
+    use = "use its --images, --masks, --validation, --fold and --seed"
+    own = f"{use}, or {new}"
+    causes = ", ".join(f"leave {as_flag(name)} out" for name in _SPLITS if name in typed)
+    split = f"{causes or use}, or {new}"
     # Of other images the order, and so the position in the epoch, would mean nothing.
     if saved["names"] != data.split.fingerprint:
         where = _name_difference(data.split, source.parent / "split.csv")
