@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import math
 import os
 import re
@@ -570,6 +571,20 @@ def test_rows_that_another_program_has_changed_are_kept_and_missed(tmp_path: Pat
     assert "0 rows for 2 epochs done; the file that was there is" in lines.pop()
     resume()
     assert lines == [f"warning: {path}: 0 rows for 2 epochs done"]
+
+
+def test_a_disk_that_fails_when_a_run_is_resumed_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "metrics.csv").write_text("epoch,step\n1,5\n", encoding="utf-8")
+    config = TrainConfig(run=RunConfig(checkpoints=str(tmp_path), exp_name="."))
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(UserError, match=r"metrics\.csv: can't be written: Input/output error; "):
+        open_files(config, SimpleNamespace(epoch=1, steps_per_epoch=5))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("data", [b"step\n\xff", b"step\n1,2\n", b"step\n" + b"x" * 200_000])

@@ -18,7 +18,7 @@ from unet_ddp.checkpoints.run_files import EVENTS
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.errors import UserError, count_of, one_line
-from unet_ddp.files import open_own, replacing
+from unet_ddp.files import open_own, replacing, write_errors
 from unet_ddp.files.contents import describe_bytes
 from unet_ddp.files.output import say
 from unet_ddp.metrics.scores import Validation
@@ -83,8 +83,9 @@ def open_files(
     have changed in metrics.csv, or deleted, is a line in the `log`.
     """
     done, path = state.epoch * state.steps_per_epoch, config.folder / "metrics.csv"
-    aside = _set_aside_foreign(path)
-    rows = CsvWriter(path, after=done)
+    with write_errors(path, "free some space, or resume on another disk"):
+        aside = _set_aside_foreign(path)
+        rows = CsvWriter(path, after=done)
     if rows.count < state.epoch:
         where = f"; the file that was there is {aside} now" if aside else ""
         log(f"warning: {path}: {rows.count} rows for {count_of(state.epoch, 'epoch')} done{where}")
