@@ -54,7 +54,7 @@ HEART = [
 BASES = {"Labels": "data/labels", "Pairs": "data/pairs", "OpenFile": "data/readers/base"}
 # What is measured today: more is a decision, to be made here.
 LIMITS = {
-    "heart: statements and expressions": 22_416,
+    "heart: statements and expressions": 22_300,
     "heart: files": 32,
     "heart: modules that it imports from outside itself": 61,
     "hooks of Labels, Pairs and OpenFile that one subclass overrides": 12,
