@@ -42,6 +42,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> unet_ddp.TrainedRun:
         os.chdir(before)
 
 
+def check_refused(call: Any, said: str, **arguments: Any) -> None:
+    with pytest.raises(unet_ddp.UserError) as caught:
+        call(**arguments)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
 def arrays(folder: Path) -> tuple[list[Any], list[Any]]:
     paths = sorted((folder / "imgs").iterdir())
     images = [np.asarray(Image.open(path)) for path in paths]
@@ -128,9 +134,7 @@ def test_without_images_the_validation_images_are_scored(run: unet_ddp.TrainedRu
 def test_a_mistake_is_a_line(
     run: unet_ddp.TrainedRun, arguments: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(unet_ddp.UserError) as caught:
-        unet_ddp.evaluate(**{"model": run, "device": "cpu", **arguments})
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    check_refused(unet_ddp.evaluate, said, **{"model": run, "device": "cpu", **arguments})
 
 
 def test_a_data_set_is_checked(run: unet_ddp.TrainedRun) -> None:
@@ -158,7 +162,6 @@ def test_what_is_wrong_with_data_is_in_the_result(run: unet_ddp.TrainedRun) -> N
         unet_ddp.check(images, masks, validations=3)
 
 
-@pytest.mark.usefixtures("traced_once")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -172,11 +175,10 @@ def test_what_is_wrong_with_data_is_in_the_result(run: unet_ddp.TrainedRun) -> N
 def test_a_mistake_in_an_export_is_a_line(
     run: unet_ddp.TrainedRun, arguments: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(unet_ddp.UserError) as caught:
-        unet_ddp.export(**{"model": run, "path": "m.onnx", **arguments})
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    check_refused(unet_ddp.export, said, **{"model": run, "path": "m.onnx", **arguments})
 
 
+@pytest.mark.usefixtures("traced_once")
 def test_a_network_is_exported(run: unet_ddp.TrainedRun, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")

@@ -226,6 +226,18 @@ def test_weights_are_the_same_on_any_number_of_ranks(ranks: Ranks, kind: str, si
             np.testing.assert_allclose(weights[name], expected, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
+def check_python_names_it(best: Path, moved: Path) -> None:
+    """Predict and evaluate with a checkpoint's network by its import path, its class, and its run."""
+    moved.write_text(SOURCE)
+    assert Predictor.from_checkpoint(best, network="moved:Tiny").stride == 2
+    kind = sys.modules["moved"].Tiny  # as `train` takes the class
+    assert Predictor.from_checkpoint(best, network=kind).stride == 2
+    assert Predictor.from_checkpoint(TrainedRun(best.parent, "moved:Tiny")).stride == 2
+    assert evaluate(best, network=kind).dice == evaluate(best, network="moved:Tiny").dice
+    with pytest.raises(UserError, match="network: Local is in no module; write it into a file"):
+        Predictor.from_checkpoint(best, network=type("Local", (), {}))
+
+
 def test_a_run_with_an_own_network_predicts_and_is_resumed_if_it_is_told(
     own_network: Path, ranks: Ranks
 ) -> None:
@@ -258,14 +270,8 @@ def test_a_run_with_an_own_network_predicts_and_is_resumed_if_it_is_told(
         assert status == 0 and mark.exists(), (program, err)
         mark.unlink()
     assert (own_network / "mask.png").is_file()
-    (own_network / "moved.py").write_text(SOURCE)
-    assert Predictor.from_checkpoint(best, network="moved:Tiny").stride == 2 and not mark.exists()
-    moved = sys.modules["moved"].Tiny  # as `train` takes the class
-    assert Predictor.from_checkpoint(best, network=moved).stride == 2
-    assert Predictor.from_checkpoint(TrainedRun(best.parent, "moved:Tiny")).stride == 2
-    assert evaluate(best, network=moved).dice == evaluate(best, network="moved:Tiny").dice
-    with pytest.raises(UserError, match="network: Local is in no module; write it into a file"):
-        Predictor.from_checkpoint(best, network=type("Local", (), {}))
+    check_python_names_it(best, own_network / "moved.py")
+    assert not mark.exists()
     sys.modules.pop("my_networks", None)
     status, _, err = call_train([*argv, "--resume"], folder)
     assert status == 2 and f"type --model {NAME}, too" in err and not mark.exists()

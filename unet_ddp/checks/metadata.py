@@ -66,17 +66,20 @@ def share_colours(
 
     If each value is a class, they must be the same ones: class ids in grey beside colours are other classes.
     """
+    has_colours = any(mask.header.has_colour_values for _, _, mask in scanned)
+    if not (has_colours if labels is None else labels.rgb):
+        return scanned
     shared = [pair._replace(mask=_as_colours(pair.mask)) for pair in scanned]
     if labels is not None:
-        return shared if labels.rgb else scanned
+        return shared
     coloured, grey = set[int](), set[int]()
     for (_, _, mask), (_, _, found) in zip(scanned, shared, strict=True):
         (coloured if mask.header.has_colour_values else grey).update(found.values)
     agree = coloured <= grey or grey <= coloured
-    if coloured and not agree and (config.mask_threshold is not None or config.round_masks):
+    if not agree and (config.mask_threshold is not None or config.round_masks):
         one, other = (max(max(unpack_colour(value)) for value in side) for side in (coloured, grey))
         agree = abs(one - other) <= _NOISE  # 0 to 1 beside 0 to 255 are other classes
-    return shared if coloured and agree else scanned
+    return shared if agree else scanned
 
 
 def _as_colours(mask: MaskMetadata) -> MaskMetadata:

@@ -52,9 +52,8 @@ def files_by_name(
         seen.update(targets)
         relative = os.path.relpath(parent, folder)
         prefix = "" if relative == "." else relative.replace(os.sep, "/") + "/"
-        for name in sorted(
-            {*names} - _find_others(parent, {*names})
-        ):  # text, not paths: a hundred thousand files take a second
+        others = _find_others(parent, {*names})
+        for name in sorted({*names} - others):  # text, not paths: 100,000 files take a second
             stem, _, suffix = name.rpartition(".")
             if stem and not is_hidden(name) and is_wanted(f".{suffix.lower()}"):
                 files[file_key(prefix + stem)].append(f"{parent}/{name}")

@@ -125,9 +125,8 @@ class Service:
         """Answer an image with its mask, or with JSON if the client accepts that."""
         began = time.monotonic()
         self.check_client(request)
-        if given := ", ".join(request.query_params)[
-            :_LONGEST
-        ]:  # names alone: a value may be secret
+        names = ", ".join(request.query_params)  # alone: a value may be secret
+        if given := names[:_LONGEST]:
             told = "takes no parameters; settings, as --threshold, are given when the server starts"
             raise HTTPException(400, f"{given}: /predict {told}")
         kind, _, _ = request.headers.get("content-type", "none").partition(";")
