@@ -379,6 +379,18 @@ def test_masks_of_one_class_and_void_are_scored(here: Path) -> None:
     assert scores == [0, None]  # no pixel is of the second class
 
 
+def test_a_class_that_is_predicted_but_in_no_mask_is_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its Dice of 0 may be of masks of another kind: all black, or of other values near black."""
+    run(*GIVEN)
+    assert "in no mask" not in capsys.readouterr().out
+    for path in (here / "masks").iterdir():
+        Image.fromarray(np.zeros((32, 40), np.uint8)).save(path)
+    assert run(*GIVEN, "--overwrite")["classes"][1]["predicted_pixels"] > 0
+    assert "in no mask, but predicted: 255;" in capsys.readouterr().out
+
+
 def soft_masks_with_void(folder: Path) -> list[str]:
     """Masks of 0 and 1, and of 255 as void, for the same network: void is no side."""
     argv = soft_masks(folder)

@@ -28,7 +28,7 @@ from unet_ddp.data.readers.read import read_mask, use_own_readers
 from unet_ddp.distributed.device import predicts_in_bfloat16
 from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import Limit, UserError, count_of, print_lines
+from unet_ddp.errors import Limit, UserError, count_of, join_some, print_lines
 from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.evaluation.job import Job
 from unet_ddp.evaluation.results import Evaluation
@@ -251,6 +251,10 @@ def describe_scores(
     yield from (f"  {note}" for note in list_notes(predictor))
     yield f"scored: {_describe_images(job)}, at their own size; {how}"
     yield from terminal_table(evaluation)
+    counts = zip(evaluation.classes, count_classes(evaluation.confusion), strict=True)
+    absent = [row.name for row, (_, true, predicted) in counts if predicted and not true]
+    if absent and job.images is not None:
+        yield f"in no mask, but predicted: {join_some(absent, 5)}; do the masks mark these classes?"
     yield from uncertainty.describe()
     best = job.model.run.get("best")
     if job.images is None and best is not None:
