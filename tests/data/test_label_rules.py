@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -94,6 +95,20 @@ def test_values_that_make_no_classes(values: list[int], rgb: bool, how: dict, sa
     with pytest.raises(UserError) as caught:
         infer_labels(masks(values, rgb=rgb), **how)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values", [[-1, 0], [-1, 0, 1], [-2, -1, 0], [-1, 1], [0, 70000], [0, 1, 70000]]
+)
+def test_what_is_advised_for_an_impossible_value_makes_classes(values: list[int]) -> None:
+    with pytest.raises(UserError) as caught:
+        infer_labels(masks(values))
+    text = str(caught.value)
+    if named := re.search(r"--ignore-index (\S+?)(,|$)", text):
+        assert infer_labels(masks(values), ignore=int(named[1])).num_classes > 1
+    if "--mask-threshold 0" in text:
+        assert min(values) <= 0 < max(values)
+    assert ("without a sign" in text) == (min(values) < 0)
 
 
 def test_the_rarest_value_is_named_with_its_file() -> None:

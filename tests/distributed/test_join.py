@@ -193,6 +193,16 @@ def test_half_of_the_variables_is_a_mistake(monkeypatch: pytest.MonkeyPatch, cou
     )
 
 
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_a_variable_that_is_set_to_nothing_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As an unset variable that a container's settings hand on."""
+    monkeypatch.setenv(name, "")
+    with pytest.raises(UserError, match=f"^{name} is set, but empty: .*unset {name}$"):
+        join("cpu", 5)
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -72,6 +72,9 @@ def test_patterns_may_be_recursive_or_a_files_name(here: Path) -> None:
     touch("p/a.png", "p/q/b.jpg", "p/q/c.txt.png", "p/[1].png")
     assert names("p/**/*.*") == ["p/[1].png", "p/a.png", "p/q/b.jpg", "p/q/c.txt.png"]
     assert names("p/[1].png") == ["p/[1].png"]
+    touch("r [1]/*/a.png", "r [1]/b.png")
+    assert names("r [1]/*.png", "r [1]/*/*") == ["r [1]/b.png", "r [1]/*/a.png"]
+    assert names(f"{here}/r [1]/*.png") == [f"{here}/r [1]/b.png"]
 
 
 @pytest.mark.usefixtures("memory_store")

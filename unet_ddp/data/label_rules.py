@@ -130,9 +130,14 @@ def _refuse_impossible(values: list[int], masks: MaskValues) -> None:
     largest = 0xFFFFFF if masks.rgb else 65535
     outside = [value for value in values if not 0 <= value <= largest]
     if outside:
+        remedies = ["save the masks without a sign" if min(outside) < 0 else "fix the masks"]
+        if len(outside) == 1 and len(values) > 2:
+            remedies.append(f"leave it out by --ignore-index {outside[0]}")
+        if max(values) > 0:
+            remedies.append("use --mask-threshold 0")
         raise UserError(
             f"mask value {outside[0]}, e.g. in {masks.examples[outside[0]]}: classes are values from 0 to "
-            "65535; fix the masks, name the value with --ignore-index, or use --mask-threshold 0"
+            f"65535; {', or '.join(remedies)}"
         )
     if len(values) > IGNORE_ID:
         raise UserError(

@@ -206,7 +206,9 @@ def read_place() -> tuple[int, int, int, int]:
     advice = f"start with torchrun or --nproc, which set them, or unset {', '.join(found)}"
     missing = [name for name in _NEEDED if not os.environ.get(name)]
     if missing:
-        raise UserError(f"{next(iter(found))} is set, but not {', '.join(missing)}: {advice}")
+        first = next(iter(found))
+        lack = "empty" if first in missing else f"not {', '.join(missing)}"
+        raise UserError(f"{first} is set, but {lack}: {advice}")
     texts = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": found["WORLD_SIZE"], **found}
     texts["MASTER_PORT"] = os.environ["MASTER_PORT"]
     if all(map(str.isdecimal, texts.values())):

@@ -75,7 +75,9 @@ def _find_at(path: Path, name: str) -> list[Path]:
     if path.exists():  # a file of any kind
         return _in_list(path) if path.suffix.lower() == ".txt" else [path]
     if glob.has_magic(name):
-        return _without_outputs(map(Path, sorted(glob.glob(name, recursive=True))))
+        folder = next(filter(Path.is_dir, path.parents))
+        pattern = f"{glob.escape(str(folder))}/{path.relative_to(folder)}"  # it may have brackets
+        return _without_outputs(map(Path, sorted(glob.glob(pattern, recursive=True))))
     raise UserError(f"{path}: not found")
 
 
@@ -270,12 +272,10 @@ def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: La
         if output.suffix.lower() not in _MASK_SUFFIXES:
             raise UserError(f"--output {output}: a mask keeps its values in .png or .tif only")
         masks = [output]
-    elif output is not None and can_read(output.suffix.lower()) and not _is_folder(output):
-        count = len(images)
-        if count > 1:
-            raise UserError(
-                f"--output {output}: is a file's name, for {count} images; name a folder"
-            )
+    elif output is not None and len(images) > 1 and can_read(output.suffix.lower()):
+        found = f"--output {output}: is a file's name, for {len(images)} images"
+        if not _is_folder(output):
+            raise UserError(f"{found}; name a folder")
     if labels.mask_suffix == "tif" and masks[0].suffix.lower() == ".png":
         raise UserError(
             f"{masks[0]}: values of several classes of objects need 32 bit; name a .tif with "
