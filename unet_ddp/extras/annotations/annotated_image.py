@@ -42,3 +42,6 @@ class AnnotationSet(NamedTuple):
     classes: Mapping[str, str]  # their names in the file, if it lists them, with #rrggbb or nothing
     read: Callable[[], Iterator[AnnotatedImage]]
     notes: Sequence[str] = ()  # lines for the user
+    split: Mapping[
+        str, str
+    ] = {}  # training, validation or test, by an image's name; of all or none

@@ -142,7 +142,8 @@ class _Import:
     def write(self, folder: Path) -> None:
         """Write masks, pairs.csv and palette.csv to a folder that will be renamed."""
         output = Path(self.config.output).resolve()
-        pairs = [("image", "mask")]
+        split = self.annotations.split
+        pairs = [["image", "mask", *(["split"] if split else [])]]
         for name, image in self._find_images():
             path = self.images[name]
             size = Source(path).header.size
@@ -150,7 +151,8 @@ class _Import:
                 mask = self.painter.paint(image, size)
             mask_name = self._write_mask(folder, name, mask)
             path = path.parent.resolve() / path.name  # a link's target may have another suffix
-            pairs.append((os.path.relpath(path, output), mask_name))
+            side = [split[name]] if split else []
+            pairs.append([os.path.relpath(path, output), mask_name, *side])
         self.written = len(pairs) - 1
         if not self.written:
             raise UserError(f"{self.file}: annotates none of the images in {self.config.images}")
@@ -219,7 +221,7 @@ class _Import:
             for name, folder in zip(self.painter.bodies, self.painter.folders, strict=True):
                 if name != folder:
                     yield f"class {name} is in the folder {folder}"
-            if self.written == len(self.images):
+            if self.written == len(self.images) and not self.annotations.split:
                 flags = f"--images {self.config.images} --masks {output}"
             flags += " --overlap"
         elif self.config.instances:

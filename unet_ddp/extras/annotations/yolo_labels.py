@@ -14,6 +14,7 @@ from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
 from unet_ddp.extras.annotations.fields import show, to_points
 from unet_ddp.extras.annotations.regions import fill_shares
+from unet_ddp.extras.annotations.yolo_splits import find_split
 from unet_ddp.files.contents import read_text
 
 _BEYOND = 2  # parts of a side: farther than any outline that leaves its image
@@ -46,7 +47,9 @@ def open_yolo(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
             files[name + image.suffix] = labels
     if not files:
         raise UserError(f"{path}: found no labels/*.txt of any image; keep them next to it")
-    return AnnotationSet(dict.fromkeys(classes.values(), ""), partial(_read_yolo, files, classes))
+    read, split = partial(_read_yolo, files, classes), find_split(settings, images)
+    notes = [f"split: of {path.name}, into training, validation and test"] if split else []
+    return AnnotationSet(dict.fromkeys(classes.values(), ""), read, notes, split)
 
 
 def _find_labels(path: Path, name: str, image: Path) -> Path | None:
