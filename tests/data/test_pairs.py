@@ -460,6 +460,17 @@ def test_a_list_names_pairs_groups_and_sides(tmp_path: Path) -> None:
     ]
 
 
+def test_columns_of_a_list_that_are_not_used_are_named(tmp_path: Path) -> None:
+    """A wrong name would drop the groups or the split without a word."""
+    folder = make_set(tmp_path, 1)
+    report = Report()
+    for header in ("image,mask,Group,split,source,", "image,mask,groups,split,Spilt,"):
+        row = "imgs/{0},masks/{0},a,training,b,".format(next((folder / "imgs").iterdir()).name)
+        (folder / "list.csv").write_text(f"{header}\n{row}\n")
+        find_pairs(report=report, listed=folder / "list.csv")
+    assert report.notes == [f"columns of {folder}/list.csv that are not used: 'groups', 'spilt'"]
+
+
 def test_a_list_names_sources(tmp_path: Path) -> None:
     rows = "image,mask,Source\ni/a.png,m/a.png, by night \ni/b.png,m/b.png,\n"
     pairs, problems = read(listed(tmp_path, rows))

@@ -40,6 +40,7 @@ _NAMES = (
 _CASE = "a mask's name has other upper and lower case: rename one, or pair them in a --list"
 _OTHERS = "export others as TIFF or PNG; python -m unet_ddp import makes masks of annotations"
 _CLASSES = "if its folders are classes, make masks of them with python -m unet_ddp import; --overlap needs at least two"
+_COLUMNS = ("image", "mask", "group", "split", "source")
 _SHOWN = 3  # problems in one error; doctor --all lists all
 
 
@@ -236,15 +237,16 @@ def read_list(path: Path, report: Report | None = None) -> Pairs:
     """
     (_, first), *rows = read_rows(path, "--list", errors="surrogateescape") or [(0, [])]
     header = [cell.strip().lower() for cell in first]
-    if not rows or not {"image", "mask"}.issubset(header):
-        said = "is empty"
-        if first:
-            rest = count_of(len(rows), "row")
-            said = f"the first line is {shorten(','.join(first))}, {rest} follow"
+    if not rows or not {*_COLUMNS[:2]} <= {*header}:
+        top, rest = shorten(",".join(first)), count_of(len(rows), "row")
+        said = f"the first line is {top}, {rest} follow" if first else "is empty"
         raise UserError(
             f"--list {path}: {said}; the first line must name the columns image,mask and optionally "
             "group,split,source, and rows must follow"
         )
+    report = report or Report()
+    if unused := [shorten(cell) for cell in header if cell and cell not in _COLUMNS]:
+        report.notes.append(f"columns of {path} that are not used: {', '.join(unused)}")
     pairs: dict[str, Pair] = {}
     problems = []
     for line, cells in rows:
@@ -263,7 +265,7 @@ def read_list(path: Path, report: Report | None = None) -> Pairs:
     if None in sides and len(sides) > 1:
         problems.append(f"{path}: some rows name their split and some do not; fill the column")
     found = collect(pairs[name] for name in sorted(pairs)).find(problems)
-    (report or Report()).add_problems(problems)
+    report.add_problems(problems)
     return found
 
 
