@@ -85,6 +85,20 @@ def test_the_suffix_may_be_given(tmp_path: Path) -> None:
     assert f"looked for {tmp_path}/m/a_dog.*" in report.problems[0]
 
 
+def test_a_name_that_begins_a_folder_s_says_nothing(tmp_path: Path) -> None:
+    """The mask of c is not car/a.png, in a folder for each class; an image's own folder may hold its mask."""
+    touch(tmp_path / "i", "c.jpg")
+    touch(tmp_path / "m", "car/a.png", "tree/a.png", "car/c.png", "tree/c.png")
+    pairs, report = matched(tmp_path / "i", tmp_path / "m")
+    assert not pairs and "if its folders are classes" in report.problems[0]
+    assert find_pairs(tmp_path / "i", tmp_path / "m", planes=True)[0].mask.parts[-2:] == (
+        "*",
+        "c.png",
+    )
+    touch(tmp_path / "n", "c/mask.png", "d/mask.png")
+    assert find_pairs(tmp_path / "i", tmp_path / "n")[0].mask == tmp_path / "n" / "c" / "mask.png"
+
+
 def test_images_and_masks_in_one_folder(tmp_path: Path) -> None:
     touch(tmp_path, "a.png", "a_mask.png", "b.png", "b_mask.png", "c_mask.png")
     for suffix in (None, "_mask"):

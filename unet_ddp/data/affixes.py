@@ -186,17 +186,26 @@ def find_suffix(images: Files, masks: Files, suffix: str | None) -> tuple[Files,
 def detect_suffix(images: Collection[str], masks: Iterable[str], *, may_be_empty: bool) -> str:
     """Return what most masks add to an image's name: often nothing, or _mask.
 
-    An image's name may be the start of another's (1 and 10): the longest one counts.
+    Of several that are as frequent, the shortest.
     """
     names = {*images, *map(without_compound, images)}
-    seen: Counter[str] = Counter()
-    for mask in masks:
-        longest = len(mask) if may_be_empty else len(mask) - 1
-        for end in range(longest, 0, -1):
-            if mask[:end] in names:
-                seen[mask[end:]] += 1
-                break
-    return max(seen, key=lambda suffix: (seen[suffix], -len(suffix)), default="")
+    least = 0 if may_be_empty else 1
+    found = (_split(mask, names, least) for mask in masks)
+    seen = Counter(parts[1] for parts in found if parts)
+    return max(seen, key=lambda each: (seen[each], -len(each)), default="")
+
+
+def _split(mask: str, names: Collection[str], least: int = 0) -> tuple[str, str] | None:
+    """Return the image's name that a mask's begins with, and the rest of `least` letters; None without one.
+
+    An image's name may be the start of another's (1 and 10): the longest one counts. It may be the start
+    of a folder's, too (c and car/a), which says nothing.
+    """
+    for end in range(len(mask) - least, 0, -1):
+        rest = mask[end:]
+        if mask[:end] in names and not ("/" in rest and rest[0].isalnum()):
+            return mask[:end], rest
+    return None
 
 
 def rename_masks(images: Iterable[str], masks: Files, suffix: str | None) -> Files | None:
