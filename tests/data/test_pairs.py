@@ -99,6 +99,43 @@ def test_a_name_that_begins_a_folder_s_says_nothing(tmp_path: Path) -> None:
     assert find_pairs(tmp_path / "i", tmp_path / "n")[0].mask == tmp_path / "n" / "c" / "mask.png"
 
 
+@pytest.mark.parametrize(
+    "masks",
+    [
+        ["a/1.png", "a/2.png", "b/1.png", "b/2.png"],
+        ["a/f3.png", "a/07.png", "b/9c.png", "b/11.png"],  # names by chance
+        ["a_1.png", "a_2.png", "a_3.png", "b_1.png"],
+        ["a_mask.png", "b_mask.png", "b_mask_1.png"],
+        ["a_color.png", "a_ids.png", "b_color.png", "b_ids.png"],  # kinds
+    ],
+)
+def test_several_masks_of_one_image_are_an_error(tmp_path: Path, masks: list[str]) -> None:
+    """The first alone would make background of the other objects."""
+    touch(tmp_path / "i", "a.jpg", "b.jpg")
+    touch(tmp_path / "m", *masks)
+    with pytest.raises(
+        UserError, match=r"i/.\.jpg: has \d masks, e\.g\. .* --mask-suffix "
+    ) as error:
+        find_pairs(tmp_path / "i", tmp_path / "m")
+    suffix = str(error.value).split()[-1]
+    assert find_pairs(tmp_path / "i", tmp_path / "m", Report(collects=True), suffix=suffix)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        ["a_wt.png", "b_wt.png", "c_wt.png"],  # a mask's word says which
+        ["a_2_mask.png", "a2_mask.png", "b_2_mask.png"],  # of images that are gone
+    ],
+)
+def test_what_is_no_other_mask_of_an_image(tmp_path: Path, others: list[str]) -> None:
+    touch(tmp_path / "i", "a.jpg", "b.jpg")
+    touch(tmp_path / "m", "a_mask.png", "b_mask.png", *others)
+    pairs, report = matched(tmp_path / "i", tmp_path / "m")
+    assert [pair.mask.name for pair in pairs] == ["a_mask.png", "b_mask.png"]
+    assert "3 masks without image" in report.notes[0] and not report.problems
+
+
 def test_images_and_masks_in_one_folder(tmp_path: Path) -> None:
     touch(tmp_path, "a.png", "a_mask.png", "b.png", "b_mask.png", "c_mask.png")
     for suffix in (None, "_mask"):

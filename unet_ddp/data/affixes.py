@@ -178,6 +178,8 @@ def find_suffix(images: Files, masks: Files, suffix: str | None) -> tuple[Files,
     has_mask = any({name + added, without_compound(name) + added} & masks.keys() for name in images)
     renamed = None if has_mask else rename_masks(images, masks, suffix)
     if renamed is None:
+        if added and suffix is None:
+            _refuse_several(images, masks, added)
         return masks, added, []
     first = min(images)
     return renamed, "", [f"names differ: {images[first][0]} goes with {renamed[first][0]}"]
@@ -186,13 +188,13 @@ def find_suffix(images: Files, masks: Files, suffix: str | None) -> tuple[Files,
 def detect_suffix(images: Collection[str], masks: Iterable[str], *, may_be_empty: bool) -> str:
     """Return what most masks add to an image's name: often nothing, or _mask.
 
-    Of several that are as frequent, the shortest.
+    Of several that are as frequent, nothing, or one with a mask's word, else the shortest.
     """
     names = {*images, *map(without_compound, images)}
     least = 0 if may_be_empty else 1
     found = (_split(mask, names, least) for mask in masks)
     seen = Counter(parts[1] for parts in found if parts)
-    return max(seen, key=lambda each: (seen[each], -len(each)), default="")
+    return max(seen, key=lambda each: (seen[each], _says_mask(each), -len(each)), default="")
 
 
 def _split(mask: str, names: Collection[str], least: int = 0) -> tuple[str, str] | None:
@@ -206,6 +208,42 @@ def _split(mask: str, names: Collection[str], least: int = 0) -> tuple[str, str]
         if mask[:end] in names and not ("/" in rest and rest[0].isalnum()):
             return mask[:end], rest
     return None
+
+
+def _says_mask(suffix: str) -> bool:
+    return not suffix or not _MASKS.isdisjoint(map(_plain, re.split(r"[\W\d_]+", suffix)))
+
+
+def group_masks(images: Iterable[str], masks: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the masks whose names begin with that of each image and go on with a new word or number, by the rest.
+
+    The mask x_2_mask is none of x, if others end with _mask: there was an image x_2.
+    """
+    names = {short: name for name in images for short in (without_compound(name), name)}
+    found = [(mask, parts) for mask in masks if (parts := _split(mask, names))]
+    rests = {rest for _, (_, rest) in found if rest}
+    groups: dict[str, dict[str, str]] = defaultdict(dict)
+    for mask, (name, rest) in found:
+        ends = (rest[k:] for k in range(1, len(rest)) if not rest[k].isalnum())
+        around = name[-1] + rest[:1]
+        is_cut = rest and around.isalnum() and around[0].isdigit() == around[1].isdigit()
+        if not is_cut and rests.isdisjoint(ends):
+            groups[names[name]][rest] = mask
+    return groups
+
+
+def _refuse_several(images: Files, masks: Files, added: str) -> None:
+    """Refuse a suffix that was detected, if an image has masks of others, as a file for each object."""
+    for name, group in group_masks(images, masks).items():
+        others = sorted(group.keys() - {added})
+        is_clear = _says_mask(added) and not any(map(_says_mask, others))
+        if added in group and others and not is_clear:
+            one, other = (masks[group[rest]][0] for rest in (added, others[0]))
+            raise UserError(
+                f"{images[name][0]}: has {len(group)} masks, e.g. {one} and {other}; if each is of an object, make one "
+                "mask of them with python -m unet_ddp import; if they are of several kinds, name one: --mask-suffix "
+                f"{added}"
+            )
 
 
 def rename_masks(images: Iterable[str], masks: Files, suffix: str | None) -> Files | None:
