@@ -521,7 +521,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "an empty folder": (lambda: Path("imgs/sub"), "imgs/sub: has neither .json files of Labelme nor a folder for each class"),
     "a mask of no image": (lambda: save_mask("masks/car/x.png", SMALL), "masks: image 'x.png' is not in imgs"),
     "a JPEG mask": (lambda: save_mask("masks/car/a.jpg", SMALL), "masks/car/a.jpg: lossy compression changes values; save masks as PNG"),
-    "masks of two sizes": (lambda: save_mask("masks/car/a.png", SMALL) and save_mask("masks/tree/a.png", SMALL.T), "masks/tree/a.png: 3x5, another class's mask is 5x3; masks of one image have one size"),
+    "masks of two sizes": (lambda: save_mask("masks/car/a.png", SMALL) and save_mask("masks/tree/a.png", SMALL.T), "masks/tree/a.png: 3x5, another mask is 5x3; masks of one image have one size"),
     "a small mask": (lambda: save_mask("masks/car/a.png", SMALL), "image 'a.png': annotated as 5x3, the image is 8x6"),
     "two masks of a class": (lambda: save_mask("masks/car/a.png", SMALL) and save_mask("masks/car/a.tif", SMALL), "images of one name: masks/car/a.png and masks/car/a.tif"),
     "a broken mask": (lambda: (Path("masks/car").mkdir(parents=True), Path("masks/car/a.png").write_text("x")) and Path("masks"), "masks/car/a.png: is a text file, not a readable image"),

@@ -54,12 +54,12 @@ class ImportConfig:
     """Turn annotation files into masks to train on.
 
     Reads COCO and Label Studio (.json), Labelme (a folder), QuPath (.geojson), YOLO segmentation (data.yaml), CVAT for
-    images (.xml), ROIs of ImageJ (RoiSet.zip), run lengths (.csv), and masks in one sub-folder for each class. An outline that crosses itself is
-    filled by the even-odd rule.
+    images (.xml), ROIs of ImageJ (RoiSet.zip), run lengths (.csv), and a mask for each class or object. An outline that
+    crosses itself is filled by the even-odd rule.
     """
 
     file: Annotated[str, tyro.conf.Positional, flag("FILE")]
-    """The annotations: a file, the folder of Labelme's, QuPath's or ImageJ's files, or that of the classes' folders."""
+    """The annotations: a file, the folder of Labelme's, QuPath's or ImageJ's files, or that of masks."""
     images: Annotated[str, flag("DIR")]
     """Folder of the images; its sub-folders are searched."""
     output: Annotated[str, flag("DIR", "-o")]

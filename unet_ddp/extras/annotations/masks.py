@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
@@ -11,7 +12,7 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.affixes import detect_suffix
+from unet_ddp.data.affixes import detect_suffix, group_masks
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.masks import IGNORE_ID, Size, unpack_colour
@@ -25,6 +26,9 @@ from unet_ddp.extras.objects.borders import number_densely
 from unet_ddp.extras.palettes.rules import read_palette
 
 _ALIASES = {"_background_": "background", "__ignore__": "ignore"}  # Labelme's
+_ONLY_CLASS = "object"
+_MASKS = "/masks/"
+_Masks = dict[str, list[tuple[str, Path]]]  # of an image: class and file
 _UPLOAD = re.compile(r"^[0-9a-f]{8}-(?=.)")  # that Label Studio puts before a name
 
 
@@ -41,11 +45,16 @@ def list_images(folder: Path) -> dict[str, Path]:
     return found
 
 
-def open_folders(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
-    """Return the masks in the sub-folders of `path`, but the images', each of which is of a class."""
+def open_folders(path: Path, images: dict[str, Path]) -> AnnotationSet:
+    """Return the masks below `path`: a file for each object, or a sub-folder for each class, but the images'.
+
+    Files of objects are no `images`: they are removed there.
+    """
+    if objects := _find_objects(path, images):
+        return AnnotationSet({_ONLY_CLASS: ""}, partial(_read_masks, objects, is_object=True))
     image = next(iter(images.values()), path).resolve()
     classes = []
-    masks: dict[str, list[tuple[str, Path]]] = {}  # of an image: class and file
+    masks: _Masks = {}
     for folder in sorted(path.iterdir()):
         if is_hidden(folder.name) or not folder.is_dir():
             continue
@@ -58,37 +67,86 @@ def open_folders(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
             masks.setdefault(name.removesuffix(suffix), []).append((folder.name, mask))
     if not masks:
         raise UserError(
-            f"{path}: has neither .json files of Labelme nor a folder for each class; of another tool, give the file "
-            "itself"
+            f"{path}: has neither .json files of Labelme nor a folder for each class, nor several masks of one image; of "
+            "another tool, give the file itself"
         )
-    return AnnotationSet(dict.fromkeys(classes, ""), partial(_read_folders, masks))
+    return AnnotationSet(dict.fromkeys(classes, ""), partial(_read_masks, masks, is_object=False))
 
 
-def _read_folders(masks: Mapping[str, list[tuple[str, Path]]]) -> Iterator[AnnotatedImage]:
-    """Yield the images; each value but 0 of a mask is an object."""
+def _find_objects(path: Path, images: dict[str, Path]) -> _Masks:
+    """Return the masks of images of which any has several: x/1.png, x_1.png, or x/masks/1.png of x/images/y.png.
+
+    Folders 1 and 2 of masks 1 to 9 are classes, although there are images of these names.
+    """
+    found = files_by_name(path, {})
+    masks = [name for name in found if _MASKS in name] or [*found]
+    pictures = [name for name in images if _MASKS not in name]
+    above = {name: name.partition("/images/")[0] for name in pictures}
+    count = Counter(above.values())
+    keys = {key if count[key] == 1 else name: name for name, key in above.items()}
+    groups = group_masks(keys, masks)
+    are_alike = any(name.partition("/")[2] in images for name in masks)
+    if all(len(group) < 2 for group in groups.values()) or (
+        are_alike and 2 * len(groups) <= len(pictures)
+    ):
+        return {}
+    owners = {mask: keys[key] for key, group in groups.items() for mask in group.values()}
+    objects: _Masks = {}
+    for mask in sorted(masks):
+        folder = mask.rpartition("/")[0].removesuffix(_MASKS[:-1])
+        files = [(_ONLY_CLASS, Path(file)) for file in found[mask]]
+        objects.setdefault(owners.get(mask, folder or mask), []).extend(files)
+    for name in images.keys() - {*pictures}:
+        del images[name]
+    return objects
+
+
+def _read_masks(masks: _Masks, *, is_object: bool) -> Iterator[AnnotatedImage]:
+    """Yield the images; each value but 0 of a mask is an object, or the mask is that of one."""
     from scipy.ndimage import find_objects
 
     for name, files in masks.items():
         image = AnnotatedImage(f"{name}.png", None)
         for label, path in files:
-            with Source(path) as opened:
-                if opened.header.is_lossy:
-                    raise UserError(f"{path}: lossy compression changes values; save masks as PNG")
-                numbers = number_densely(opened.mask())
+            numbers = _read_numbers(path, is_object=is_object)
             height, width = numbers.shape
             if image.size is None:
                 image.size = height, width
             elif image.size != (height, width):
                 other = f"{image.size[1]}x{image.size[0]}"
                 raise UserError(
-                    f"{path}: {width}x{height}, another class's mask is {other}; masks of one "
-                    "image have one size"
+                    f"{path}: {width}x{height}, another mask is {other}; masks of one image have one size"
                 )
             for number, window in enumerate(find_objects(numbers), start=1):
                 if window is not None:
                     top, left = (side.start for side in window)
-                    image.add(label, _draw_value, numbers[window], number, left, top)
+                    pixels = numbers[window].copy() if is_object else numbers[window]
+                    image.add(label, _draw_value, pixels, number, left, top)
         yield image
+
+
+def _read_numbers(path: Path, *, is_object: bool) -> NDArray[np.int32]:
+    """Return the numbers of the objects in a mask.
+
+    Raises:
+        UserError: it is a photograph, or has several objects where it is that of one.
+    """
+    with Source(path) as opened:
+        if opened.header.is_lossy:
+            raise UserError(f"{path}: lossy compression changes values; save masks as PNG")
+        numbers = number_densely(opened.mask())
+    if is_object and (count := len(np.unique(numbers[numbers > 0]))) > 1:
+        raise UserError(
+            f"{path}: {count} values above 0; there are several masks of this image, so each must be of one object: "
+            "one value"
+        )
+    before, after = numbers[:, :-1], numbers[:, 1:]
+    differ = (before != after)[(before > 0) & (after > 0)]
+    if 2 * differ.sum() > differ.size:
+        raise UserError(
+            f"{path}: is a picture, no mask: most pixels differ from the next one; leave only masks in the folder"
+        )
+    return numbers
 
 
 def _draw_value(values: NDArray[np.int32], value: int, left: int, top: int, size: Size) -> Patch:
