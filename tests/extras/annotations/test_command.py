@@ -240,7 +240,7 @@ def test_the_images_may_be_beside_the_folders_of_the_classes(
     """However the two folders are named."""
     save_mask("car/a.png", np.ones((6, 8), np.uint8))
     said = run(capsys, here if root else Path())[1]
-    assert said.startswith("out: 1 masks of 1 objects; classes background, car\n")
+    assert said.startswith("out: 1 mask of 1 object; classes background, car\n")
 
 
 def test_colours_of_masks_are_objects(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -434,9 +434,27 @@ def test_shapes_of_label_studio_are_of_their_task_s_image(
     here: Path, capsys: pytest.CaptureFixture[str], results: Any, data: Any, skipped: int
 ) -> None:
     status, text = run(capsys, task(*results, **data))
-    assert status == 0 and "1 masks of 1 objects; classes background, car\n" in text
+    assert status == 0 and "1 mask of 1 object; classes background, car\n" in text
     assert text.count("1 boxes") == skipped
     assert read_mask(Path("out/a.png")).tolist() == [[1] * 4 + [0] * 4] * 6
+
+
+@pytest.mark.parametrize(
+    "more", [(), ({"id": "k", "type": "labels", "value": {"labels": ["tree", "car"]}},)]
+)
+def test_a_shape_of_label_studio_may_be_of_several_classes(
+    here: Path, capsys: pytest.CaptureFixture[str], more: Any
+) -> None:
+    """Each is kept where classes overlap; elsewhere the first one, and a line says so."""
+    names = ["car"] if more else ["car", "tree"]
+    shape = {**CAR, "id": "k", "value": {**HALF, "polygonlabels": names}}
+    text = run(capsys, task(shape, *more))[1]
+    assert "1 objects are of several classes: only their first one is kept; --overlap keep" in text
+    assert read_mask(Path("out/a.png")).tolist() == [[1] * 4 + [0] * 4] * 6
+    text = run(capsys, task(shape, *more), "--overlap", "keep", "-o", "kept")[1]
+    assert "1 mask of 2 objects; classes background, car, tree\n" in text and "several" not in text
+    for name in ("car", "tree"):
+        assert read_mask(Path(f"kept/{name}/a.png")).tolist() == [[255] * 4 + [0] * 4] * 6
 
 
 def labelme_folder(content: Any) -> Path:
@@ -590,7 +608,7 @@ def test_forms_of_coco_that_programs_write(
     content = coco({"segmentation": outline, **annotation})
     content["images"][0] |= image
     status, text = run(capsys, content)
-    assert status == 0 and "1 masks of 1 objects" in text, text
+    assert status == 0 and "1 mask of 1 object" in text, text
     expected = np.zeros((6, 8), int)
     expected[1:5, 1:5] = 1
     np.testing.assert_array_equal(read_mask(Path("out/a.png")), expected)

@@ -103,7 +103,7 @@ def test_images_beside_their_folder_of_objects(
     )
     assert "image 'y.png' is not in" in run(folder, folder, capsys)
     said = run(folder, folder, capsys, "--skip-missing")
-    assert said.splitlines()[0].endswith("1 masks of 2 objects; classes background, object")
+    assert said.splitlines()[0].endswith("1 mask of 2 objects; classes background, object")
     assert said.splitlines()[1] == "1 annotated images are not in --images: left out"
     assert [path.name for path in tmp_path.glob("out/**/*.png")] == ["x.png"]
 

@@ -28,6 +28,7 @@ class AnnotatedImage:
     size: Size | None  # at which it was annotated
     regions: list[Region] = field(default_factory=list)
     skipped: int = 0  # boxes, ellipses, lines and points
+    several: int = 0  # objects of several classes: a region for each, of the first one last
 
     def add(
         self, label: str, draw: Any, *shape: Any, is_crowd: bool = False, where: str = ""

@@ -209,7 +209,8 @@ class _Import:
         """Yield what was written, what was not, and the command to train on it."""
         counts, output = self.painter.counts, self.config.output
         classes = ", ".join(self.labels.class_names)
-        yield f"{output}: {self.written} masks of {counts['objects']} objects; classes {classes}"
+        masks, objects = count_of(self.written, "mask"), count_of(counts["objects"], "object")
+        yield f"{output}: {masks} of {objects}; classes {classes}"
         for count, text in self._list_notes():
             if count:
                 yield f"{count} {text}"
@@ -244,6 +245,10 @@ class _Import:
                 "objects have no pixel: their outlines are lines, too small, or fractions of the sides",
             ),
             (counts["skipped"], "boxes, ellipses, lines or points have no outline: left out"),
+            (
+                0 if self.config.overlap == "keep" else counts["several"],
+                "objects are of several classes: only their first one is kept; --overlap keep writes all",
+            ),
             (
                 counts["crowds"],
                 "objects are crowds (iscrowd), or to ignore: not learnt. CVAT marks painted objects so: export "

@@ -54,7 +54,7 @@ def _value_of(part: Fields) -> Mapping[str, Any]:
 
 
 def _add_region(image: AnnotatedImage, parts: Sequence[Fields]) -> None:
-    """Add the object that results of one region describe."""
+    """Add the object that results of one region describe, once for each of its labels."""
     if any(part.values.get("image_rotation") for part in parts):
         raise UserError(f"image {image.name}: annotated on a turned image; turn the file instead")
     shape = next((part for part in parts if not _SHAPES.isdisjoint(_value_of(part))), None)
@@ -71,14 +71,19 @@ def _add_region(image: AnnotatedImage, parts: Sequence[Fields]) -> None:
         raise UserError(f"image {image.name}: a shape without a label; give it one")
     image.size = shape.size("original_height", "original_width") or image.size
     value = shape.fields("value")
+    outline: tuple[Any, ...] = ()
     if value.has("rle"):
-        image.add(labels[0], draw_brush, _to_bytes(value), where=shape.where)
-        return
-    points = to_points(value.get("points"), f"{shape.where}: points")
-    if len(points) < 3:
-        image.skipped += 1
+        outline = draw_brush, _to_bytes(value)
     else:
-        image.add(labels[0], fill_shares, points, 100, where=shape.where)
+        points = to_points(value.get("points"), f"{shape.where}: points")
+        if len(points) < 3:
+            image.skipped += 1
+            return
+        outline = fill_shares, points, 100
+    classes = list(dict.fromkeys(labels))
+    image.several += len(classes) > 1
+    for label in classes[::-1]:  # the first one is above
+        image.add(label, *outline, where=shape.where)
 
 
 def _labels_of(value: Fields, kind: str) -> list[str]:

@@ -70,7 +70,7 @@ class Painter:
                 self.counts["clipped"] += 1
             if not pixels.any():
                 self.counts["unseen"] += 1
-        self.counts.update(objects=len(regions), skipped=image.skipped)
+        self.counts.update(objects=len(regions), skipped=image.skipped, several=image.several)
         return mask
 
 
