@@ -527,7 +527,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "a label that is not listed": (lambda: cvat(MASK.format("0, 8", 8)).replace('"car"', '"bus"'), "class 'bus' is not among background, car; add it"),
     "a class without name": (lambda: labels_of("3 0 0 1 0 1 1"), "class 3 is not in the names"),
     "pixels for shares": (lambda: labels_of("0 1 1 8 1 8 6"), "labels/a.txt, line 1: 8 is no part of a side, from 0 to 1"),
-    "no labels": (lambda: Path(labels_of("")).rename("other.yaml") and Path("labels").rename("x") and Path("other.yaml"), "found no labels/*.txt of any image"),
+    "no labels": (lambda: Path(labels_of("")).rename("other.yaml") and Path("labels").rename("x") and Path("other.yaml"), "other.yaml: no image has labels, e.g. there is neither imgs/a.txt nor labels/a.txt; name or move the labels so"),
     "a label file of words": (lambda: labels_of("0 0 x"), "labels/a.txt, line 1: 'x' is no number"),
     "one of Labelme's files": (lambda: labelme_folder({"shapes": [{"points": []}], "imagePath": "a.png", "imageHeight": 6, "imageWidth": 8}), "json/a.json: shape no. 1: label is missing"),
     "a place of Labelme's": (lambda: labelme_folder({"shapes": [{"label": "car", "points": [[1, 1], [1e300, 1], [5, 5]]}], "imagePath": "a.png", "imageHeight": 6, "imageWidth": 8}), "json/a.json: shape no. 1: an outline's coordinate is no place in an image"),

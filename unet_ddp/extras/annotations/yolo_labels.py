@@ -45,24 +45,35 @@ def open_yolo(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
         labels = _find_labels(path, name, image)
         if labels is not None:
             files[name + image.suffix] = labels
-    if not files:
-        raise UserError(f"{path}: found no labels/*.txt of any image; keep them next to it")
+    if images and not files:
+        beside, by = (
+            folder / file for folder, file in _list_places(path, *next(iter(images.items())))
+        )
+        raise UserError(
+            f"{path}: no image has labels, e.g. there is neither {beside} nor {by}; name or move the labels so, or put "
+            "the images into images/ as the labels are in labels/"
+        )
     read, split = partial(_read_yolo, files, classes), find_split(settings, images)
     notes = [f"split: of {path.name}, into training, validation and test"] if split else []
     return AnnotationSet(dict.fromkeys(classes.values(), ""), read, notes, split)
 
 
 def _find_labels(path: Path, name: str, image: Path) -> Path | None:
-    """Return the labels of an image: for images/a.jpg labels/a.txt, or else in labels/ by `path`."""
-    beside = image.with_suffix(".txt")
-    before, separator, after = f"/{beside}".rpartition("/images/")
-    if separator:
-        beside = Path(f"{before}/labels/{after}"[1:])
-    for folder, file in ((Path(), str(beside)), (path.parent / "labels", f"{name}.txt")):
+    """Return the labels of an image."""
+    for folder, file in _list_places(path, name, image):
         found = folder / find_spelling(folder, file)  # accents may be in another form of Unicode
         if found.exists():
             return found
     return None
+
+
+def _list_places(path: Path, name: str, image: Path) -> tuple[tuple[Path, str], ...]:
+    """Return where the labels of an image may be: for images/a.jpg labels/a.txt, or else in labels/ by `path`."""
+    beside = image.with_suffix(".txt")
+    before, separator, after = f"/{beside}".rpartition("/images/")
+    if separator:
+        beside = Path(f"{before}/labels/{after}"[1:])
+    return (Path(), str(beside)), (path.parent / "labels", f"{name}.txt")
 
 
 def _read_yolo(files: Mapping[str, Path], classes: Mapping[int, str]) -> Iterator[AnnotatedImage]:
