@@ -122,6 +122,14 @@ def test_a_folder_of_sets_is_imported_with_numbers(
     assert {*np.unique(numbers)} == {0, 1, 2}
 
 
+def test_what_a_mac_adds_to_an_archive_is_no_roi(tmp_path: Path) -> None:
+    path = write_set(tmp_path / "a.zip", outline(SQUARE))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("__MACOSX/._0000-0001.roi", b"\0\5\x16\7")
+        archive.writestr("set/._0000-0001.roi", b"\0\5\x16\7")
+    assert len(masks_of(path)) == 1
+
+
 def test_groups_are_classes(tmp_path: Path) -> None:
     path = write_set(tmp_path / "a.zip", outline(SQUARE, group=3), outline(SQUARE))
     (image,) = open_rois([path]).read()

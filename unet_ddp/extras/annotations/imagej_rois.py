@@ -41,7 +41,8 @@ def _holds_rois(file: Path) -> bool:
 
 
 def _is_roi(name: str) -> bool:
-    return name.lower().endswith(".roi")
+    """Return whether a file in an archive is a ROI, and none of those that a Mac adds, as __MACOSX/._1.roi."""
+    return name.lower().endswith(".roi") and not any(map(is_hidden, name.split("/")))
 
 
 def open_rois(files: Sequence[Path]) -> AnnotationSet:
