@@ -91,6 +91,28 @@ def test_objects_without_a_class_count_if_none_has_one(
     assert read_mask(here / "o/a.png").sum() == 4 and not read_mask(here / "o/b.png").any()
 
 
+def test_a_collection_of_geometries_is_one_object(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its areas may overlap; its lines have no outline. A collection of lines alone is left out."""
+    wide = [[3, 2], [7, 2], [7, 4], [3, 4], [3, 2]]
+    parts = [
+        feature(SQUARE),
+        feature([1, 2], [3, 4], kind="LineString"),
+        feature([wide], kind="MultiPolygon"),
+    ]
+    whole, lines = (
+        {**feature(label="cell"), "geometry": {"type": "GeometryCollection", "geometries": some}}
+        for some in ([part["geometry"] for part in parts], [parts[1]["geometry"]])
+    )
+    write(here / "a.geojson", whole, lines)
+    status, text = run(here, capsys, "a.geojson", "--instances")
+    assert status == 0 and "1 mask of 1 object;" in text and "\n1 boxes, ellipses, lines" in text
+    expected = pixels(1, (1, 1, 5, 5))
+    expected[2:4, 3:7] = 1
+    np.testing.assert_array_equal(read_mask(here / "o/a.png"), expected)
+
+
 @pytest.mark.parametrize("form", ["list", "one", "collection"])
 def test_one_file_may_be_a_list_or_one_object(
     here: Path, capsys: pytest.CaptureFixture[str], form: str

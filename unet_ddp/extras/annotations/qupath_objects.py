@@ -14,7 +14,7 @@ from unet_ddp.errors import UserError, count_of
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
 from unet_ddp.extras.annotations.fields import Fields
 from unet_ddp.extras.annotations.json_files import AREAS, load_json
-from unet_ddp.extras.annotations.regions import fill_odd
+from unet_ddp.extras.annotations.regions import fill_each
 
 _ONLY_CLASS = "object"
 _Objects = list[
@@ -55,9 +55,10 @@ def _list_images(found: Mapping[Path, _Objects], unnamed: str | None) -> Iterato
         is_named = can_read(Path(path.stem).suffix.lower())  # x.tif.geojson, or x.geojson
         image = AnnotatedImage(str(path.with_name(path.stem) if is_named else path), None)
         for name, each in objects:
-            rings, label = _list_rings(each), name or unnamed
-            if label and rings:
-                image.add(label, fill_odd, rings, where=each.where)
+            parts = [*_list_parts(each.fields("geometry"))] if each.has("geometry") else []
+            label = name or unnamed
+            if label and parts:
+                image.add(label, fill_each, parts, where=each.where)
             elif label:
                 image.skipped += 1
         yield image
@@ -90,18 +91,19 @@ def _find_class(each: Fields) -> str:
     return found.text("name")
 
 
-def _list_rings(each: Fields) -> list[Any]:
-    """Return the outlines of an object and of its holes; none of a line or a point.
+def _list_parts(geometry: Fields) -> Iterator[list[Any]]:
+    """Yield the outlines of each part of an object and of its holes; none of a line or a point.
 
     Raises:
         UserError: they are no outlines.
     """
-    if not each.has("geometry"):
-        return []
-    geometry = each.fields("geometry")
+    if geometry.text("type") == "GeometryCollection":
+        for part in geometry.rows("geometries", "geometry"):
+            yield from _list_parts(part)
     if geometry.text("type") not in AREAS:
-        return []
+        return
     rings = geometry.get("coordinates")
     if not isinstance(rings, list) or not all(isinstance(ring, np.ndarray) for ring in rings):
         raise geometry.refuse("coordinates", "rings of points")
-    return [ring for ring in rings if len(ring) > 2]
+    if found := [ring for ring in rings if len(ring) > 2]:
+        yield found

@@ -54,12 +54,22 @@ def fill(parts: Sequence[ArrayLike], size: Size) -> Patch:
 def fill_odd(outlines: Sequence[NDArray[np.float64]], size: Size) -> Patch:
     """Return the pixels within an odd number of outlines (N, 2): an object of several may have holes and parts."""
     patches = [fill([outline], size) for outline in outlines if len(outline)]
+    return _join(patches, size, np.logical_xor)
+
+
+def fill_each(parts: Sequence[Sequence[NDArray[np.float64]]], size: Size) -> Patch:
+    """Return the union of an object's parts, each of which is filled as by `fill_odd`."""
+    return _join([fill_odd(outlines, size) for outlines in parts], size, np.logical_or)
+
+
+def _join(patches: Sequence[Patch], size: Size, combine: np.ufunc) -> Patch:
     if len(patches) == 1:
         return patches[0]
     pixels = np.zeros(size, bool)
     for patch in patches:
         height, width = patch.pixels.shape
-        pixels[patch.top : patch.top + height, patch.left : patch.left + width] ^= patch.pixels
+        view = pixels[patch.top : patch.top + height, patch.left : patch.left + width]
+        combine(view, patch.pixels, out=view)
     return Patch(pixels, is_clipped=any(patch.is_clipped for patch in patches))
 
 
