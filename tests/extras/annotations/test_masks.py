@@ -120,6 +120,19 @@ def test_folders_of_classes_that_are_named_like_images(
     )
 
 
+def test_several_masks_of_an_image_in_the_folder_of_a_class(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second object would be taken for the mask of another image, and left out by --skip-missing."""
+    images = save(tmp_path / "i", "a.png", "b.png")
+    save(tmp_path / "m", "car/a_1.png", "car/a_2.png", "tree/b.png")
+    said = run(tmp_path / "m", images, capsys, "--skip-missing")
+    assert "a_1.png and" in said and said.endswith(
+        f"by itself: python -m unet_ddp import {tmp_path}/m/car\n"
+    )
+    assert "1 mask of 2 objects" in run(tmp_path / "m" / "car", images, capsys)
+
+
 def test_a_photograph_is_no_mask(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rng: np.random.Generator
 ) -> None:

@@ -63,6 +63,13 @@ def open_folders(path: Path, images: dict[str, Path]) -> AnnotationSet:
         classes.append(folder.name)
         found = list_images(folder)
         suffix = detect_suffix(images, found, may_be_empty=True)
+        for group in group_masks(images, found).values() if suffix else ():
+            if len(group) > 1:
+                one, other, *_ = (found[name] for name in group.values())
+                raise UserError(
+                    f"{folder}: {one} and {other} are of one image; if each is of an object, import each class by itself: "
+                    f"python -m unet_ddp import {folder}"
+                )
         for name, mask in found.items():
             masks.setdefault(name.removesuffix(suffix), []).append((folder.name, mask))
     if not masks:
