@@ -16,6 +16,7 @@ from unet_ddp.cli import parse_train
 from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
+from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.validation_split import find_given, rebuild, resizes_masks
 
@@ -45,6 +46,34 @@ def test_pairs_are_those_of_the_run(folder: Path) -> None:
     assert find(content) == list(data.split.validation)
     other = {**content, "config": settings(folder, seed=6)}
     assert find(other) != list(data.split.validation)
+
+
+def test_a_reader_that_nobody_has_named_is_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that it alone reads are no images without it; with it, the cause is another one."""
+    for path in [*(folder / "imgs").iterdir(), *(folder / "masks").iterdir()]:
+        path.rename(path.with_suffix(".xyz"))
+    monkeypatch.syspath_prepend(folder)
+    (folder / "xyz_reader.py").write_text(
+        "from unet_ddp.data.readers.base import OpenFile\nclass Xyz(OpenFile):\n    suffixes = ('.zzz',)\n"
+    )
+    reader = "xyz_reader:Xyz"
+    content = {"config": settings(folder, reader=[reader])}
+    given = str(folder / "imgs"), str(folder / "masks"), content, LABELS
+    for ask in (lambda: find(content), lambda: find_given(*given)):
+        with pytest.raises(
+            UserError, match=f"starts no code: if you trust it, type --reader {reader}, too"
+        ):
+            ask()
+    use_own_readers([reader])
+    try:
+        for ask in (lambda: find(content), lambda: find_given(*given)):
+            with pytest.raises(UserError, match=r"imgs: contains no images \(") as caught:
+                ask()
+            assert "starts no code" not in str(caught.value)
+    finally:
+        use_own_readers([])
 
 
 def test_what_the_run_left_out_by_skip_bad_files_is_left_out_again(folder: Path) -> None:

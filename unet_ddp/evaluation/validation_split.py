@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,7 @@ from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import CLASSES_MARK, Pairs
+from unet_ddp.data.readers.read import own_readers
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
@@ -49,8 +52,9 @@ def rebuild(content: Content, source: Path, labels: Labels) -> PreparedData:
         if names and names != data.split.fingerprint:
             data = prepare()
     except UserError as error:
+        reason = _ask_readers(config.data.reader) or error
         raise UserError(
-            f"{source}: the data of its run can't be read ({error}); {_ADVICE}"
+            f"{source}: the data of its run can't be read ({reason}); {_ADVICE}"
         ) from None
     if names and names != data.split.fingerprint:
         raise UserError(f"{source}: the images of its run or their split have changed; {_ADVICE}")
@@ -63,18 +67,32 @@ def find_given(images: str, masks: str | None, content: Content, labels: Labels)
     """Return the pairs of two folders, or of a pack, whose masks become classes as in the run of a checkpoint."""
     config = content.get("config")  # another program's may be anything
     saved = config if isinstance(config, dict) else {}
-    names = _WINDOWED if saved.get("window") else _WINDOWED[:1]
+    names = *(_WINDOWED if saved.get("window") else _WINDOWED[:1]), "reader"
     how = with_saved(TrainConfig(), {name: saved.get(name) for name in names}).data
     ignore = labels.ignore if labels.void is None else labels.void
     how = replace(how, overlap=labels.may_overlap, ignore_index=ignore, validation=0)
     places = as_path(images), None if masks is None else as_path(masks)
     find = partial(find_pairs, *places, planes=how.overlap, names=labels.names or ())
-    pairs = find(config=replace(how, window=None))
+    try:
+        pairs = find(config=replace(how, window=None))
+    except UserError as error:
+        reasons = filter(None, (str(error), _ask_readers(how.reader)))
+        raise UserError("; ".join(reasons)) from None
     is_whole = pairs.scanned is not None or any(CLASSES_MARK in pair.mask.parts for pair in pairs)
     if is_whole or how.window is None:
         return pairs
     pairs = find(config=how)  # a scene may be too large to read whole
     return pairs.settle(Split(pairs[:0], pairs, ""), how).validation
+
+
+def _ask_readers(names: Sequence[str]) -> str:
+    """Return what to type for the readers of a run, if nobody has named them to this process."""
+    if set(names) <= {*own_readers()}:
+        return ""
+    flag = f"--reader {shlex.join(names)}"
+    return (
+        f"its run used {flag}, and a checkpoint starts no code: if you trust it, type {flag}, too"
+    )
 
 
 def resizes_masks(content: Content) -> bool:
