@@ -579,9 +579,11 @@ def test_two_runs_can_not_share_a_folder(tmp_path: Path) -> None:
 
 def test_a_folder_that_can_not_be_made_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
+    """Of a name whose folder is none, another name is no way out."""
     assert refused(tmp_path / "file" / "run").endswith(
-        "Not a directory; choose a writable folder with --checkpoints or --exp-name"
+        "Not a directory; choose a writable folder with --checkpoints"
     )
+    assert refused(tmp_path / "file").endswith("--checkpoints or --exp-name")
 
 
 def test_temporary_files_of_a_kill_are_removed(tmp_path: Path) -> None:

@@ -30,8 +30,10 @@ def lock_folder(folder: Path, flag: str, *, waits: bool = False) -> IO[str]:
         try:
             lock = _open(folder)
         except OSError as error:
-            reason = f"{folder}: {error.strerror or error}"
-            raise UserError(f"{reason}; choose a writable folder with {flag}") from None
+            reason, ways = f"{folder}: {error.strerror or error}", flag
+            if not os.path.lexists(folder):  # so no other name in this folder's helps
+                ways = flag.partition(" or ")[0]
+            raise UserError(f"{reason}; choose a writable folder with {ways}") from None
         if not _lock(lock, folder, flag, waits=waits):
             return lock
         with suppress(FileNotFoundError):
