@@ -35,9 +35,13 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """MLflow's own, for a folder."""
     tracking = pytest.importorskip("mlflow.tracking")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
-    return tracking.MlflowClient()
+    monkeypatch.setenv(
+        "MLFLOW_ALLOW_FILE_STORE", "true"
+    )  # for this one; the program's needs no more
+    client = tracking.MlflowClient()
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
+    return client
 
 
 def find_runs(client: Any, experiment: str = "unet_ddp") -> list[Any]:
@@ -124,6 +128,15 @@ def test_the_experiment_is_the_environment_s(
     MlflowWriter(make_info(tmp_path, start={"commit": "abc", "command": "train.py"}))
     (run,) = find_runs(client, "cells")
     assert run.data.tags["mlflow.source.git.commit"] == "abc"
+
+
+def test_a_folder_needs_no_more_than_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow refuses folders, unless a variable says that they are wanted."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "other").as_uri())
+    MlflowWriter(make_info(tmp_path)).close(Ending("finished", 0))
+    assert (tmp_path / "other").is_dir()
 
 
 def test_a_server_that_does_not_answer_is_one_line(

@@ -18,8 +18,10 @@ _EXPERIMENT = "unet_ddp"
 _LONGEST = 6000  # characters of a parameter, as MLflow has it
 _MANY = 100  # parameters in a request
 _STATES = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
-# A server that is lost must not hold the run up for minutes, as MLflow's own limits do.
-_LIMITS = {
+# A server that is lost must not hold the run up for minutes, as MLflow's own limits do. A folder is what
+# the user has named, or MLflow would have taken its data base.
+_DEFAULTS = {
+    "MLFLOW_ALLOW_FILE_STORE": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -53,7 +55,7 @@ class MlflowWriter(ServiceWriter):
 
     def __init__(self, run: RunInfo) -> None:
         super().__init__(run)
-        for name, value in _LIMITS.items():
+        for name, value in _DEFAULTS.items():
             os.environ.setdefault(name, value)
         with explaining():
             from mlflow.tracking import MlflowClient
