@@ -104,7 +104,7 @@ def texts_of(name: str, part: object) -> dict[str, str]:
     """
     texts = dict(_used[name])
     home = getattr(inspect.unwrap(part) if callable(part) else part, "__module__", None)
-    if _is_installed(getattr(sys.modules[name], "__file__", None) or "") and home in sys.modules:
+    if is_installed(getattr(sys.modules[name], "__file__", None) or "") and home in sys.modules:
         texts.setdefault(str(home), _read_text(sys.modules[str(home)]))
     return {each: text.decode("utf-8", "replace") for each, text in texts.items()}
 
@@ -120,8 +120,8 @@ def path_of(value: object) -> str | None:
         content = getattr(module, "__dict__", {})
         for attribute, found in [*content.items()] if name not in _PROGRAM else ():
             if found is value and attribute.isidentifier():
-                is_installed = _is_installed(str(content.get("__file__") or ""))
-                places.append((name != first, is_installed, f"{name}:{attribute}"))
+                is_others = is_installed(str(content.get("__file__") or ""))
+                places.append((name != first, is_others, f"{name}:{attribute}"))
     return min(places)[2] if places else None
 
 
@@ -205,7 +205,7 @@ def _find_file(name: str) -> Path | None:
             return None
         path = spec.submodule_search_locations
     origin = spec.origin if spec is not None and spec.has_location else None
-    if origin is None or not origin.endswith(".py") or _is_installed(origin):
+    if origin is None or not origin.endswith(".py") or is_installed(origin):
         return None
     return Path(origin)
 
@@ -218,7 +218,8 @@ def _is_from_file(module: ModuleType) -> bool:
     return type(spec.loader) in (SourceFileLoader, _Loader)
 
 
-def _is_installed(path: str) -> bool:
+def is_installed(path: str) -> bool:
+    """Return whether a file is Python's own, this package's or of an installed one."""
     place = Path(path)
     return not (_INSTALLED.isdisjoint(place.parts) and _OTHERS.isdisjoint(place.parents))
 

@@ -14,7 +14,14 @@ from unet_ddp.config import OptimizationConfig
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.plugins import find
 from unet_ddp.training.losses import Batch, SegmentationLoss, Term
-from unet_ddp.training.own_state import Numbers, check_saved, holders, keeping
+from unet_ddp.training.own_state import (
+    Numbers,
+    check_saved,
+    find_changed,
+    holders,
+    keeping,
+    read_unsaved,
+)
 from unet_ddp.training.step import seed_all
 
 # Columns of metrics.csv that are others', and the beginnings of those of scores.
@@ -178,21 +185,29 @@ def _check_sums(name: str, loss: SegmentationLoss, logits: Tensor, masks: Tensor
 
 
 def _compare_again(name: str, loss: SegmentationLoss, logits: Tensor, masks: Tensor) -> None:
-    """Check that a new loss with the same state dict and numbers gives the same next value."""
+    """Check that a new loss with the same state dict and numbers gives the same next value, and so does this one again."""
     counted = Numbers(loss.own_terms).read()
     state = {key: value.clone() for key, value in loss.state_dict().items()}
     with torch.random.fork_rng([]):
         torch.manual_seed(1)  # what a new one draws differs
         twin = type(loss)(loss.options).to(logits.device)
-    values = []
-    for each in (loss, twin):
+    values, unsaved = [], []
+    others = torch.arange(logits.shape[1]).to(logits).view(1, -1, 1, 1) - logits.flip(0).detach()
+    for each in (loss, twin, loss):
         each.load_state_dict(state)
         Numbers(each.own_terms).load_state_dict(counted)
         seed_all(0)
-        values.append(each(logits, masks.flip(0)).total)
-    one, other = values
-    if not torch.allclose(one, other, equal_nan=True):
+        with torch.enable_grad():
+            values.append(each(others.requires_grad_(), masks.flip(0)).total.detach())
+        unsaved.append([read_unsaved(term.function) for term in each.own_terms.values()])
+    if not torch.allclose(values[0], values[1], equal_nan=True):
         raise UserError(
             f"--loss {name}: made again with its state dict, it gives another value: what it keeps from call to call is in no "
             "checkpoint; make it a buffer of a torch.nn.Module (docs/losses.md)"
+        )
+    changed = "".join(map(find_changed, unsaved[0], unsaved[2])).replace("its function.", "its ")
+    if changed or not torch.allclose(values[0], values[2], equal_nan=True):
+        raise UserError(
+            f"--loss {name}: {changed or 'what it computes with'} is kept from call to call and is in no checkpoint, so a "
+            "resumed run would go on without it; make it a buffer of a torch.nn.Module, or leave it out (docs/losses.md)"
         )

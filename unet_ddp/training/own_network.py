@@ -12,7 +12,14 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from unet_ddp.errors import UserError
-from unet_ddp.training.own_state import Numbers, check_saved, holders, keeping
+from unet_ddp.training.own_state import (
+    Numbers,
+    check_saved,
+    find_changed,
+    holders,
+    keeping,
+    read_unsaved,
+)
 from unet_ddp.training.step import seed_all
 
 _ADVICE = "see docs/own_parts.md, State"
@@ -140,28 +147,42 @@ def _compare(
 ) -> None:
     modes = [(module, module.training) for module in network.modules()]
     state = {name: value.clone() for name, value in network.state_dict().items()}
-    outputs = []
-    for each, seed in ((network, 1), (twin, 1), (network, 2)):
+    numbers = Numbers({"model": network})
+    counted, outputs, unsaved = numbers.read(), [], []
+    seeds = (1, 1, 1) if is_training else (1, 1, 1, 2)
+    for each, seed in zip((network, twin, network, network), seeds, strict=False):
         each.load_state_dict(state)
+        if each is network:
+            numbers.load_state_dict(counted)
         each.train(is_training)
         seed_all(seed)
-        outputs.append(each(example.flip(0) * 0.5 + 0.25).double())
+        with torch.set_grad_enabled(is_training):
+            outputs.append(each(example.flip(0) * 0.5).detach().double())
+        unsaved.append(read_unsaved(each))
     for module, mode in modes:
         module.training = mode
-    built, drawn = ((outputs[0] - other).abs().max() for other in outputs[1:])
-    most = _CLOSE * outputs[0].abs().max()
-    if built <= most < drawn and not is_training:
+    built, again, *drawn = (_differ(outputs[0], other) for other in outputs[1:])
+    changed = find_changed(unsaved[0], unsaved[2])  # though the pass was the same
+    if built:
+        what = "trains on as another one" if is_training else "predicts otherwise"
+        raise UserError(
+            f"{where}: built again with its state dict, it {what}: {changed or _name_loose(network, twin)} is in no "
+            f"checkpoint; make it a buffer by register_buffer; {_ADVICE}"
+        )
+    if changed or again:
+        raise UserError(
+            f"{where}: {changed or 'what it computes with'} is kept from pass to pass and is in no checkpoint, so a "
+            f"resumed run would go on without it; make it a buffer by register_buffer, or leave it out; {_ADVICE}"
+        )
+    if any(drawn):
         raise UserError(
             f"{where}: predicts by chance: two passes of one image differ; use nn.Dropout, or "
             "F.dropout(..., training=self.training)"
         )
-    if built <= most:
-        return
-    what = "trains on as another one" if is_training else "predicts otherwise"
-    raise UserError(
-        f"{where}: built again with its state dict, it {what}: {_name_loose(network, twin)} is in no checkpoint; "
-        f"make it a buffer by register_buffer; {_ADVICE}"
-    )
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    return not bool((one - other).abs().max() <= _CLOSE * one.abs().max())
 
 
 def _name_loose(network: nn.Module, twin: nn.Module) -> str:

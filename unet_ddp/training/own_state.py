@@ -6,12 +6,15 @@ A part is a network, a loss or another callable object. Its numbers are saved wi
 from __future__ import annotations
 
 import inspect
+import math
 import random
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from torch import Tensor, nn
 
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.network.whole_tensors import is_whole
+from unet_ddp.plugins.own import is_installed
 
 _CONTAINERS = (list, dict, set, deque)  # exactly these: a module's own dicts are ordered ones
 _TYPES = {
@@ -27,6 +31,8 @@ _TYPES = {
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
 }  # fmt: skip
 _OF_TORCH = {*vars(nn.Module()), "training"}  # names
+_CLOSE = 1e-5  # of a number: a GPU adds in any order
+_MOST = 2**24  # elements: a module may have its images in memory
 
 
 def holders(part: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -117,6 +123,90 @@ def keeping(*parts: object) -> Iterator[None]:
                 attributes.update(before)
                 for name, value in copies.items():
                     _write_back(before[name], value)
+
+
+def read_unsaved(part: object) -> dict[str, list[object]]:
+    """Return what a part keeps and no checkpoint has, by its places: flat, and tensors by their norms.
+
+    Its plain numbers are saved, and not among it. What its classes, its module and their functions keep is.
+    """
+    found: dict[str, list[object]] = {}
+    shared: dict[str, Mapping[str, object]] = {}
+    for path, holder in holders(part):
+        attributes = dict(vars(holder))
+        for name in attributes.get("_non_persistent_buffers_set", ()):
+            attributes[name] = attributes["_buffers"][name]
+        for name, value in attributes.items():
+            if name not in _OF_TORCH and not isinstance(value, (bool, int, float)):
+                found[f"its {path}.{name}".replace(" .", " ")] = [*_flatten(value)]
+        kinds: Sequence[Any] = [holder] if inspect.isfunction(holder) else type(holder).__mro__
+        for kind in filter(_is_users, kinds):
+            shared[kind.__name__] = vars(kind)
+            shared[kind.__module__] = vars(sys.modules[kind.__module__])
+    for place, values in shared.items():
+        for name, value in values.items():
+            if not name.startswith("__"):  # Python's own
+                found[f"{place}.{name}"] = [*_flatten(value)]
+    return found
+
+
+def _is_users(kind: object) -> bool:
+    """Return whether a class or function is of a file of the user's own."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is not None and not is_installed(file)
+
+
+def _flatten(value: object, depth: int = 5) -> Iterator[object]:
+    """Yield the plain values in containers, and in attributes of the user's objects; objects in those are left out."""
+    if isinstance(value, Tensor):
+        yield tuple(value.shape)
+        is_odd = value.layout != torch.strided or value.is_quantized or value.is_meta
+        if not is_odd and value.numel() <= _MOST:
+            yield float(torch.linalg.vector_norm(value.detach().to(torch.complex128)))
+    elif isinstance(value, np.ndarray):
+        yield value.shape
+        if value.dtype.kind in "biufc" and value.size <= _MOST:
+            yield float(np.linalg.norm(value.astype(np.complex128)))
+    elif isinstance(value, (set, frozenset)):
+        yield frozenset(value)
+    elif value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
+        yield value
+    elif depth > 0:
+        inner: Iterable[object] = ()
+        if isinstance(value, (list, tuple, deque)):
+            inner, depth = value, depth - 1
+        elif isinstance(value, Mapping):
+            inner, depth = chain(*value.items()), depth - 1
+        elif hasattr(value, "__dict__") and not isinstance(value, (nn.Module, ModuleType)):
+            inner, depth = _list_inner(value), depth - 3
+        for each in [*inner]:
+            yield from _flatten(each, depth)
+
+
+def _list_inner(value: object) -> Iterable[object]:
+    """Return the attributes of an object of the user's, or what a function of theirs has at hand."""
+    if inspect.isfunction(value):
+        cells = inspect.getclosurevars(value).nonlocals
+        return chain(
+            value.__defaults__ or (), (value.__kwdefaults__ or {}).values(), cells.values()
+        )
+    is_users = isinstance(value, SimpleNamespace) or _is_users(type(value))
+    return chain(*vars(value).items()) if is_users else ()
+
+
+def find_changed(before: Mapping[str, list[object]], after: Mapping[str, list[object]]) -> str:
+    """Return the first place of `read_unsaved` whose values differ; empty if there is none."""
+    for place in {**before, **after}:
+        old, new = before.get(place, []), after.get(place, [])
+        if len(old) != len(new) or not all(map(_is_alike, old, new)):
+            return place
+    return ""
+
+
+def _is_alike(one: object, other: object) -> bool:
+    if isinstance(one, (float, np.floating)) and isinstance(other, (float, np.floating)):
+        return math.isclose(one, other, rel_tol=_CLOSE) or (math.isnan(one) and math.isnan(other))
+    return bool(one == other)
 
 
 def _copy_values(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,268 @@
+"""What parts of the user's own keep from call to call: a run takes it only if a resumed one goes on alike."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+
+from unet_ddp.config import OptimizationConfig
+from unet_ddp.errors import UserError
+from unet_ddp.network.architecture import build_network, choose_architecture
+from unet_ddp.training.losses import SegmentationLoss
+from unet_ddp.training.own_loss import try_loss
+from unet_ddp.training.own_network import try_network
+
+LAST: deque[float] = deque(maxlen=3)
+GRIDS: dict[int, Tensor] = {}
+
+
+class Meter:
+    """An object with a number, which no checkpoint has."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+def remember(values: deque[float], value: Tensor) -> Tensor:
+    """Return the value by the mean of the last three, once there are three."""
+    weighed = value / (0.1 + sum(values) / 3) if len(values) == 3 else value
+    values.append(float(value.detach()))
+    return weighed
+
+
+def count(meter: Any, value: Tensor) -> Tensor:
+    """Return twice the value from the 100th call on."""
+    meter.count += 1
+    return value * 2 if meter.count >= 100 else value
+
+
+class InAttribute(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Any = deque(maxlen=3)
+
+    def forward(self, value: Tensor) -> Tensor:
+        return remember(self.last, value)
+
+
+class InClass(nn.Module):
+    last: ClassVar[deque[float]] = deque(maxlen=3)
+
+    def forward(self, value: Tensor) -> Tensor:
+        return remember(self.last, value)
+
+
+class InDefault(nn.Module):
+    def forward(self, value: Tensor, last: deque[float] = deque(maxlen=3)) -> Tensor:  # noqa: B006
+        return remember(last, value)
+
+
+class InModule(nn.Module):
+    def forward(self, value: Tensor) -> Tensor:
+        return remember(LAST, value)
+
+
+class InObject(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.meter = Meter()
+
+    def forward(self, value: Tensor) -> Tensor:
+        return count(self.meter, value)
+
+
+class InNamespace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = {"meters": [SimpleNamespace(count=0)]}
+
+    def forward(self, value: Tensor) -> Tensor:
+        return count(self.kept["meters"][0], value)
+
+
+class OfLastCall(nn.Module):
+    """Each call replaces what the next one reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Tensor | None = None
+
+    def forward(self, value: Tensor) -> Tensor:
+        moved = value if self.last is None else value + (value - self.last) ** 2
+        self.last = value.detach()
+        return moved
+
+
+KEPT = {
+    InAttribute: "last",
+    InClass: "InClass.last",
+    InDefault: "InDefault.forward",
+    InModule: "test_own_state.LAST",
+    InObject: "meter",
+    InNamespace: "kept",
+    OfLastCall: "",  # by its value
+}
+
+
+class Buffer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.ones(()))
+
+    def forward(self, value: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * value.detach()
+        return value / self.mean
+
+
+class Number(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, value: Tensor) -> Tensor:
+        self.calls += self.training
+        return value * (1 + self.calls) if self.training else value
+
+
+class Cached(nn.Module):
+    """Caches by size, in an attribute, a list, a property and the module, and a buffer that the first call makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grids: dict[int, Tensor] = {}
+
+    @cached_property
+    def scale(self) -> Tensor:
+        return torch.full((), 2.0)
+
+    def forward(self, value: Tensor) -> Tensor:
+        for grids in (self.grids, GRIDS):
+            grid = grids.setdefault(value.ndim, torch.linspace(0, 1, 3))
+        if not hasattr(self, "late"):
+            self.register_buffer("late", torch.ones(()), persistent=False)
+        return value * self.scale * self.late + grid.mean()
+
+
+class Shown(nn.Module):
+    """Keeps what it has computed last, for the user to look at."""
+
+    def forward(self, value: Tensor) -> Tensor:
+        self.last, self.parts = value.detach(), {"value": [value]}
+        return value
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        one, two = nn.Linear(1, 1), nn.Linear(1, 1)
+        self.one, self.two = parametrizations.spectral_norm(one), parametrizations.weight_norm(two)
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, value: Tensor) -> Tensor:
+        return self.drop(self.two(self.one(value.view(-1, 1)))).view(value.shape)  # type: ignore[no-any-return]
+
+
+class Frozen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(1).requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Frozen:
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def forward(self, value: Tensor) -> Tensor:
+        return self.norm(value.view(-1, 1)).view(value.shape)  # type: ignore[no-any-return]
+
+
+TAKEN = (Buffer, Number, Cached, Shown, Normed, Frozen)
+
+
+@pytest.fixture(autouse=True)
+def empty() -> None:
+    """Begin each test with nothing kept: tests share the module and the classes."""
+    LAST.clear()
+    InClass.last.clear()
+    GRIDS.clear()
+
+
+class Loss(nn.Module):
+    """A loss with one of the modules above."""
+
+    kind: ClassVar[type[nn.Module]] = nn.Identity
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = self.kind()
+
+    def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
+        return self.inner(F.cross_entropy(logits, masks, ignore_index=255))  # type: ignore[no-any-return]
+
+
+class Network(nn.Module):
+    """A network with one."""
+
+    stride = 2
+    kind: ClassVar[type[nn.Module]] = nn.Identity
+
+    def __init__(self, channels: int, num_classes: int) -> None:
+        super().__init__()
+        self.inner, self.head = self.kind(), nn.Conv2d(channels, num_classes, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(images)
+        return logits + self.inner(images.mean())  # type: ignore[no-any-return]
+
+
+def check_loss(kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Loss, "kind", kind)
+    loss = SegmentationLoss(OptimizationConfig(loss=f"{__name__}:Loss+ce"))
+    try_loss(loss, 2, torch.device("cpu"))
+
+
+def check_network(kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Network, "kind", kind)
+    architecture = choose_architecture(f"{__name__}:Network", None, channels=3, num_classes=2)
+    torch.manual_seed(0)
+    network = build_network(architecture)
+    try_network("Network", network, lambda: build_network(architecture), torch.rand(2, 3, 8, 8))
+
+
+@pytest.mark.parametrize("check", [check_loss, check_network])
+@pytest.mark.parametrize("kind", KEPT)
+def test_what_acts_only_after_some_calls_is_refused(
+    check: Any, kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        UserError, match=f"--(loss|model) .*{KEPT[kind]} .*in no checkpoint.*make it a buffer"
+    ):
+        check(kind, monkeypatch)
+
+
+@pytest.mark.parametrize("check", [check_loss, check_network])
+@pytest.mark.parametrize("kind", TAKEN)
+def test_what_is_saved_or_the_same_in_each_call_is_taken(
+    check: Any, kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(kind, monkeypatch)
+
+
+def test_a_function_s_list_is_refused() -> None:
+    loss = SegmentationLoss(OptimizationConfig(loss=f"{__name__}:by_the_last"))
+    with pytest.raises(UserError, match=r"test_own_state\.LAST is kept from call to call"):
+        try_loss(loss, 2, torch.device("cpu"))
+
+
+def by_the_last(logits: Tensor, masks: Tensor) -> Tensor:
+    """Return a loss by the mean of the last three."""
+    return remember(LAST, F.cross_entropy(logits, masks, ignore_index=255))
