@@ -257,6 +257,26 @@ def test_what_is_saved_or_the_same_in_each_call_is_taken(
     check(kind, monkeypatch)
 
 
+class Infinite(nn.Module):
+    """In prediction alone."""
+
+    def forward(self, value: Tensor) -> Tensor:
+        return value if self.training else value / (value - value)
+
+
+class NotANumber(nn.Module):
+    def forward(self, value: Tensor) -> Tensor:
+        return value * ((value - value) / (value - value))
+
+
+@pytest.mark.parametrize("kind", [Infinite, NotANumber])
+def test_logits_that_are_no_numbers_are_not_taken_for_a_state(
+    kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="--model Network: its logits contain nan or infinity"):
+        check_network(kind, monkeypatch)
+
+
 def test_a_function_s_list_is_refused() -> None:
     loss = SegmentationLoss(OptimizationConfig(loss=f"{__name__}:by_the_last"))
     with pytest.raises(UserError, match=r"test_own_state\.LAST is kept from call to call"):

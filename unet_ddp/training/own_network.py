@@ -145,22 +145,12 @@ def _load(where: str, twin: nn.Module, state: Mapping[str, Any]) -> None:
 def _compare(
     where: str, network: nn.Module, twin: nn.Module, example: Tensor, *, is_training: bool
 ) -> None:
-    modes = [(module, module.training) for module in network.modules()]
-    state = {name: value.clone() for name, value in network.state_dict().items()}
-    numbers = Numbers({"model": network})
-    counted, outputs, unsaved = numbers.read(), [], []
-    seeds = (1, 1, 1) if is_training else (1, 1, 1, 2)
-    for each, seed in zip((network, twin, network, network), seeds, strict=False):
-        each.load_state_dict(state)
-        if each is network:
-            numbers.load_state_dict(counted)
-        each.train(is_training)
-        seed_all(seed)
-        with torch.set_grad_enabled(is_training):
-            outputs.append(each(example.flip(0) * 0.5).detach().double())
-        unsaved.append(read_unsaved(each))
-    for module, mode in modes:
-        module.training = mode
+    outputs, unsaved = _pass_again(network, twin, example, is_training=is_training)
+    if not outputs[0].isfinite().all():
+        raise UserError(
+            f"{where}: its logits contain nan or infinity for images of random numbers; look for a division, a log or a "
+            "root of 0"
+        )
     built, again, *drawn = (_differ(outputs[0], other) for other in outputs[1:])
     changed = find_changed(unsaved[0], unsaved[2])  # though the pass was the same
     if built:
@@ -179,6 +169,29 @@ def _compare(
             f"{where}: predicts by chance: two passes of one image differ; use nn.Dropout, or "
             "F.dropout(..., training=self.training)"
         )
+
+
+def _pass_again(
+    network: nn.Module, twin: nn.Module, example: Tensor, *, is_training: bool
+) -> tuple[list[Tensor], list[dict[str, list[object]]]]:
+    """Return the outputs of the network, its twin and the network, and what each has then kept; then by other chance."""
+    modes = [(module, module.training) for module in network.modules()]
+    state = {name: value.clone() for name, value in network.state_dict().items()}
+    numbers = Numbers({"model": network})
+    counted, outputs, unsaved = numbers.read(), [], []
+    seeds = (1, 1, 1) if is_training else (1, 1, 1, 2)
+    for each, seed in zip((network, twin, network, network), seeds, strict=False):
+        each.load_state_dict(state)
+        if each is network:
+            numbers.load_state_dict(counted)
+        each.train(is_training)
+        seed_all(seed)
+        with torch.set_grad_enabled(is_training):
+            outputs.append(each(example.flip(0) * 0.5).detach().double())
+        unsaved.append(read_unsaved(each))
+    for module, mode in modes:
+        module.training = mode
+    return outputs, unsaved
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
