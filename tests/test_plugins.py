@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from unet_ddp.config import TrainConfig
+from unet_ddp.errors import UserError
 from unet_ddp.plugins import built_in, find
 from unet_ddp.plugins.built_in import BUILT_IN
 from unet_ddp.prediction.config import PredictConfig
@@ -21,6 +22,15 @@ SOURCES = [path.read_text() for path in PACKAGE.rglob("*.py")]
 def test_a_part_can_be_imported(point: str, name: str) -> None:
     """Its type is mypy's: that of the point's table."""
     assert callable(find(point, name))
+
+
+@pytest.mark.parametrize("point", ["networks", "losses", "augmentations", "readers", "callbacks"])
+@pytest.mark.parametrize(
+    ("name", "said"), [("os:path", "a module"), ("math:pi", "3.14"), ("os:sep", "'.'")]
+)
+def test_what_is_no_class_or_function_is_named(point: str, name: str, said: str) -> None:
+    with pytest.raises(UserError, match=rf"{name}: is {said}.*; name a class or a function"):
+        find(point, name)
 
 
 @pytest.mark.parametrize("point", BUILT_IN)

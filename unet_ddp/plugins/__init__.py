@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, shorten
 from unet_ddp.plugins.built_in import BUILT_IN
 from unet_ddp.plugins.own import import_own, texts_of
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from unet_ddp.storage import Storage
 
 Made = TypeVar("Made")
+_OBJECTS = {"outputs", "pairs", "settings"}  # points whose parts may be made already
 
 
 @overload
@@ -63,7 +64,7 @@ def find(point: str, name: str) -> Any:
     for it. A `module` may be there.
 
     Raises:
-        UserError: it can't be imported, or there is none of that name.
+        UserError: it can't be imported or called, or there is none of that name.
     """
     if name in BUILT_IN[point]:
         return BUILT_IN[point][name]()
@@ -74,10 +75,13 @@ def find(point: str, name: str) -> Any:
         )
     module, _, attribute = path.partition(":")
     try:
-        return getattr(import_own(module, looks_here=":" in name), attribute)
+        part = getattr(import_own(module, looks_here=":" in name), attribute)
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}"  # of code that is not ours
         raise UserError(f"{name}: can't be imported ({reason}); fix it, or name another") from None
+    if point not in _OBJECTS and not callable(part):
+        raise UserError(f"{name}: is {shorten(part)}; name a class or a function")
+    return part
 
 
 def make(point: str, name: str, flag: str, kind: type[Made], *values: object) -> Made:
