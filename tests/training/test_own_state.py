@@ -277,6 +277,18 @@ def test_logits_that_are_no_numbers_are_not_taken_for_a_state(
         check_network(kind, monkeypatch)
 
 
+class Untrained(Network):
+    """Its logits have no gradient."""
+
+    forward = torch.no_grad()(Network.forward)
+
+
+def test_logits_without_a_gradient_are_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "Network", Untrained)
+    with pytest.raises(UserError, match=r"--model Network: its logits have no gradient, .*no_grad"):
+        check_network(nn.Identity, monkeypatch)
+
+
 def test_a_function_s_list_is_refused() -> None:
     loss = SegmentationLoss(OptimizationConfig(loss=f"{__name__}:by_the_last"))
     with pytest.raises(UserError, match=r"test_own_state\.LAST is kept from call to call"):

@@ -99,7 +99,12 @@ def _check_parameters(where: str, network: nn.Module) -> None:
 
 
 def _check_logits(where: str, output: Tensor) -> None:
-    """Check that an output is not of softmax or sigmoid, which the loss and the prediction apply."""
+    """Check that an output has a gradient, and is not of softmax or sigmoid, which the loss and the prediction apply."""
+    if not output.requires_grad:
+        raise UserError(
+            f"{where}: its logits have no gradient, so nothing would train it; compute them without torch.no_grad() and "
+            "detach()"
+        )
     step: Any = output.grad_fn
     while step is not None and step.name().startswith(_VIEWS):
         step = step.next_functions[0][0]
