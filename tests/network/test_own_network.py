@@ -97,6 +97,7 @@ def test_a_path_and_an_entry_point_name_a_network_for_any_size(
         ("def Tiny(channels): pass", "TypeError: Tiny.. takes 1 positional argument"),
         ("def Tiny(channels, classes): return 3", "returns 3, no torch.nn.Module"),
         ("from torch.nn import Conv2d\ndef Tiny(channels, classes): return Conv2d(3, 2, 1)", "its stride is"),
+        ("from torch.nn import Bilinear\ndef Tiny(*_): return Bilinear(3, 2, 1)", "TypeError: missing .* 'input2'"),
     ],
 )  # fmt: skip
 def test_what_is_no_network_is_a_line(own_network: Path, text: str, said: str) -> None:

@@ -100,11 +100,16 @@ def test_ranks_with_different_sources_are_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("column = 'loss'", "its column is 'loss'; it must be a name that metrics.csv lacks"),
-        ("column = 'dice_mine'", "its column is 'dice_mine'"),
-        ("column = 3", "its column is 3"),
+        (
+            "column, sums, value = 'loss', print, print",
+            "its column is 'loss'; it must be a name that metrics.csv lacks",
+        ),
+        ("column, sums, value = 'dice_mine', print, print", "its column is 'dice_mine'"),
+        ("column, sums, value = 3, print, print", "its column is 3"),
         ("pass", "AttributeError: 'Faulty' object has no attribute 'column'"),
         ("def __init__(self): pass", "TypeError: .*takes 1 positional argument but 2 were given"),
+        ("column = 'own'", "AttributeError: 'Faulty' object has no attribute 'sums'"),
+        ("column, sums, value = 'own', print, len", "TypeError: too many positional arguments"),
     ],
 )
 def test_what_is_no_term_is_a_line(own_loss: Path, text: str, said: str) -> None:
@@ -141,6 +146,20 @@ def number(logits, masks):
 
 def constant(logits, masks):
     return torch.zeros(())
+
+
+def three(logits, masks, weights):
+    return logits.mean()
+
+
+class Three(torch.nn.Module):
+    forward = staticmethod(three)
+
+
+class Late(torch.nn.Module):
+    def forward(self, logits, masks):
+        self.register_buffer("late", torch.ones(()))
+        return logits.mean()
 """
 
 
@@ -163,6 +182,9 @@ def test_a_plain_function_or_module_is_a_loss(own_loss: Path, name: str) -> None
         ("images", r"--loss my_losses:images: returns \(2,\); expected one number"),
         ("number", "--loss my_losses:number: returns float; expected one number"),
         ("constant", "--loss my_losses:constant: has no gradient"),
+        ("three", "--loss my_losses:three: TypeError: missing a required argument: 'weights'"),
+        ("Three", "--loss my_losses:Three: TypeError: missing a required argument: 'weights'"),
+        ("Late", "--loss my_losses:Late: made again, it does not take its own state dict"),
     ],
 )
 def test_what_is_no_loss_is_a_line_before_the_run_has_its_folder(

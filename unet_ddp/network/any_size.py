@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, SupportsIndex, cast
 
 import torch
@@ -101,6 +102,8 @@ def make_own(
     """
     try:
         network = make(channels, num_classes, **settings)
+        if isinstance(network, nn.Module):
+            inspect.signature(network.forward).bind(None)  # one argument: the images
     except Exception as error:  # of code that is not ours
         reason = f"{type(error).__name__}: {error}"
         raise UserError(f"--model {name}: {reason}; see docs/own_parts.md") from error

@@ -84,9 +84,13 @@ def make_own_term(name: str, options: OptimizationConfig) -> Term:
         if _is_plain(kind):
             # Of an object a copy: another run in this process begins with it as it is now.
             function: Any = kind() if inspect.isclass(kind) else copy.deepcopy(kind)
+            called = function.forward if isinstance(function, nn.Module) else function
+            inspect.signature(called).bind(None, None)  # of logits and masks
             return MeanOverRanks(name, function)
         term: Term = kind(options)
         column: object = term.column
+        inspect.signature(term.sums).bind(None)
+        inspect.signature(term.value).bind(None, None)
     except Exception as error:  # of code that is not ours
         raise UserError(
             f"--loss {name}: {type(error).__name__}: {error}; see docs/losses.md"
@@ -194,7 +198,13 @@ def _compare_again(name: str, loss: SegmentationLoss, logits: Tensor, masks: Ten
     values, unsaved = [], []
     others = torch.arange(logits.shape[1]).to(logits).view(1, -1, 1, 1) - logits.flip(0).detach()
     for each in (loss, twin, loss):
-        each.load_state_dict(state)
+        try:
+            each.load_state_dict(state)
+        except RuntimeError as error:  # of names and shapes that a call has changed
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"--loss {name}: made again, it does not take its own state dict ({reason}); make its buffers in __init__"
+            ) from None
         Numbers(each.own_terms).load_state_dict(counted)
         seed_all(0)
         with torch.enable_grad():
