@@ -252,10 +252,14 @@ def test_a_pack_is_there_as_a_whole_or_not_at_all(
     mine.unlink()
     assert run(capsys, *argv)[0] == 0
     assert {path.name for path in mine.parent.iterdir()} == {INDEX, "shard-000000.tar"}
-    with pytest.raises(
-        UserError, match=r"contains no pack \(pack\.index\); for a folder of images"
+    imgs, folder = str(tmp_path / "imgs"), str(mine.parent)
+    for places, said in (
+        ({"images": imgs}, r"contains no pack \(pack\.index\); for a folder of images"),
+        ({"images": folder, "masks": imgs}, r"is a pack, which has .*; use --images .* without"),
+        ({"images": imgs, "masks": folder}, rf"is a pack, .*; use --images {folder} without"),
     ):
-        prepare_data(DataConfig(images=str(tmp_path / "imgs")), parts=DATA_PARTS, seed=0)
+        with pytest.raises(UserError, match=said):
+            prepare_data(DataConfig(**places), parts=DATA_PARTS, seed=0)
 
 
 def test_a_folder_whose_place_no_pack_takes_is_refused_before_the_work(
