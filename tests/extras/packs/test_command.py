@@ -255,6 +255,7 @@ def test_a_pack_is_there_as_a_whole_or_not_at_all(
     imgs, folder = str(tmp_path / "imgs"), str(mine.parent)
     for places, said in (
         ({"images": imgs}, r"contains no pack \(pack\.index\); for a folder of images"),
+        ({"images": f"{folder}.moved"}, r"\.moved: not found; name the pack by --images"),
         ({"images": folder, "masks": imgs}, r"is a pack, which has .*; use --images .* without"),
         ({"images": imgs, "masks": folder}, rf"is a pack, .*; use --images {folder} without"),
     ):

@@ -250,6 +250,10 @@ def _open(folder: Path, digest: str | None = None) -> Pack:
         if isinstance(folder, Url) and not isinstance(path, Url):
             path.unlink(missing_ok=True)  # a damaged copy: the next start makes another
         raise
+    if not isinstance(folder, Url) and not os.path.lexists(folder):
+        raise UserError(
+            f"{folder}: not found; name the pack by --images, or folders by --images and --masks"
+        )
     raise UserError(f"{folder}: {reason} ({INDEX}); for a folder of images, use --masks too")
 
 
