@@ -558,6 +558,10 @@ def test_a_flag_takes_the_place_of_a_recipes_settings_that_it_excludes(recipe: A
         ("fold: 1/5", "fold", "1/5"),
         ("stop_after: 70", "stop_after", "70"),
         ("workers: 0", "workers", 0),
+        ("resume: true", "resume", "auto"),  # as in Python: the flag without a file
+        ("resume: false", "resume", None),
+        ("resume: 'true'", "resume", "true"),
+        ("resume: last.pt", "resume", "last.pt"),
     ],
 )
 def test_recipe_values_have_the_type_of_their_setting(

@@ -20,7 +20,16 @@ from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import as_path, refuse_special
 from unet_ddp.files.contents import read_text
 from unet_ddp.plugins import names_object
-from unet_ddp.settings import MASK_VALUE, Kind, Names, Plain, as_flag, names_of, pairs_of
+from unet_ddp.settings import (
+    MASK_VALUE,
+    OPTIONAL_FILE,
+    Kind,
+    Names,
+    Plain,
+    as_flag,
+    names_of,
+    pairs_of,
+)
 
 HEAD = f"# unet_ddp {__version__}: the settings of this run"
 """The first line of a run's config.yaml."""
@@ -238,6 +247,9 @@ def convert(value: Any, kind: Any) -> Any:
     if origin is Annotated:
         if MASK_VALUE in arguments and isinstance(value, str):
             return MASK_VALUE.instance_from_str([value])
+        is_switch = isinstance(value, Scalar) and isinstance(value.value, bool)
+        if OPTIONAL_FILE in arguments and is_switch:  # as in Python; the flag has no value
+            return OPTIONAL_FILE.instance_from_str([]) if value.value else None
         return convert(value, arguments[0])
     if origin in (Union, UnionType):
         for argument in arguments:
