@@ -21,6 +21,7 @@ from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, from_plain
 from unet_ddp.extras.report.compare import read_run
+from unet_ddp.network.any_size import make_own
 from unet_ddp.network.architecture import (
     Architecture,
     build_network,
@@ -118,6 +119,20 @@ def test_logits_of_another_shape_are_a_line(own_network: Path, returned: str, sa
     expected = r" images \(2, 3, 32, 64\); expected logits \(2, 2, 32, 64\)"
     with pytest.raises(UserError, match=f"--model {NAME}: {said}{expected}"):
         build(NAME)(torch.zeros(2, 3, 30, 40))  # without a stride it is padded to 32
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_a_traced_network_has_no_signature_and_is_one() -> None:
+    def make(channels: int, num_classes: int) -> nn.Module:
+        traced = torch.jit.trace(
+            nn.Conv2d(channels, num_classes, 1), torch.zeros(1, channels, 8, 8)
+        )
+        assert isinstance(traced, nn.Module)
+        return traced
+
+    network = make_own("mine", make, 3, 2, {})
+    assert network(torch.zeros(1, 3, 9, 11)).shape == (1, 2, 9, 11)
 
 
 def test_settings_that_it_does_not_have_are_refused(own_network: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from typing import Any, SupportsIndex, cast
 
 import torch
@@ -103,7 +104,8 @@ def make_own(
     try:
         network = make(channels, num_classes, **settings)
         if isinstance(network, nn.Module):
-            inspect.signature(network.forward).bind(None)  # one argument: the images
+            with suppress(ValueError):  # a traced one has no signature
+                inspect.signature(network.forward).bind(None)  # one argument: the images
     except Exception as error:  # of code that is not ours
         reason = f"{type(error).__name__}: {error}"
         raise UserError(f"--model {name}: {reason}; see docs/own_parts.md") from error
