@@ -221,6 +221,19 @@ def per_class(folder: Path) -> None:
     (folder / "car").rename(folder / "masks")
 
 
+def per_object(names: str, folder: Path) -> None:
+    """Write two files for each mask, the upper and the lower part, by `names`."""
+    for path in sorted((folder / "masks").iterdir()):
+        mask = pixels(path)
+        path.unlink()
+        for number, part in enumerate(np.array_split(np.arange(len(mask)), 2)):
+            target = folder / "masks" / names.format(path.stem, number)
+            target.parent.mkdir(exist_ok=True)
+            Image.fromarray(np.where(np.isin(np.arange(len(mask)), part)[:, None], mask, 0)).save(
+                target
+            )
+
+
 def in_folders(folder: Path, change: Callable[[Array], Array] = lambda a: np.roll(a, 4, 0)) -> None:
     """Move all masks to the folder of a class; those of another class are `change`d."""
     per_class(folder)
@@ -493,6 +506,9 @@ CASES = [
     Case("void in a class's mask, named", then(partial(with_void, one=255, void=7)), 0, ("classes: car, tree, which may overlap; 7 is ignored",), ["--overlap", "--ignore-index", "7"]),
     Case("folders of sixteen classes", then(many_folders), 2, ("16 folders of classes", "at most 15"), ["--overlap"]),
     Case("an empty folder among them", then(lambda p: (p.parents[1] / "sign").mkdir()), 0, ("masks/sign: contains no masks",), ["--overlap"]),
+    Case("a file for each object", partial(per_object, "{}_{}.png"), 2, ("imgs/ax.png: has 2 masks", "masks/ax_0.png and", "masks/ax_1.png; if each is of an object", "python -m unet_ddp import")),
+    Case("a folder of them for each image", partial(per_object, "{}/{}.png"), 2, ("imgs/ax.png: has 2 masks", "masks/ax/0.png and", "masks/ax/1.png; if each is of an object", "python -m unet_ddp import")),
+    Case("masks of two kinds, one of them named", partial(per_object, "{}_{}.png"), 0, ("6 pairs", "6 masks without image"), ["--mask-suffix", "_1"]),
     Case("a page for each class", as_pages, 2, ("x.tif", "several frames or pages")),
     Case("a page for each class, which overlap", as_pages, 0, ("classes: 1, 2, which may overlap",), ["--overlap"]),
     Case("instance ids, as classes", numbered, 0, ("classes: 46, mask values 0, 1, 2",), ["--classes", "46"]),
