@@ -159,6 +159,16 @@ def test_an_error_of_writing_is_one_line() -> None:
         write_errors(Path("a/b"), "use --output"),
     ):
         raise OSError("odd")
+    for advice in ("make room", "free some space"):  # whose lack is not the reason
+        for reason in (errno.EACCES, errno.EROFS):
+            with pytest.raises(UserError) as caught, write_errors(Path("a"), f"{advice}, or use b"):
+                raise OSError(reason, "No")
+            assert str(caught.value) == "a: can't be written: No; use b"
+        with pytest.raises(UserError, match=r"written: No$"), write_errors(Path("a"), advice):
+            raise OSError(errno.EACCES, "No")
+        for full in (OSError("52 requested and 20 written"), OSError(errno.ENOSPC, "No space")):
+            with pytest.raises(UserError, match=advice), write_errors(Path("a"), advice):
+                raise full
     with pytest.raises(ValueError, match="other"), write_errors(Path("a")):
         raise ValueError("other")
 

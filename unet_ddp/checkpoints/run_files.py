@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unet_ddp.data.names import PICTURE_HEAD
-from unet_ddp.errors import UserError, join_some
+from unet_ddp.errors import FULL, UserError, join_some
 from unet_ddp.files import remove_stale
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ EVENTS = ".unet_ddp"
 """The ending of our TensorBoard files."""
 _REPLACED = ".replaced"
 _RUN = ".run"  # names the run that was set aside
-_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _WAITING = 3  # epoch_*.pt in memory
 _SHOWN = 20  # files in one message
 
@@ -156,7 +155,7 @@ def drop_previous(folder: Path, cause: BaseException) -> bool:
 
     The steps since are worth more than a second copy of those before. last.pt must be whole.
     """
-    if not (isinstance(cause, OSError) and cause.errno in _FULL):
+    if not (isinstance(cause, OSError) and cause.errno in FULL):
         return False
     with suppress(OSError):
         last, previous = (folder / name for name in ("last.pt", "last.1.pt"))

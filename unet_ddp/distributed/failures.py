@@ -9,10 +9,10 @@ import traceback
 from pathlib import Path
 
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError, UserError
+from unet_ddp.errors import FULL, RunError, UserError
 from unet_ddp.files import is_alive
 
-_NO_PLACE = errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG
+_NO_PLACE = *FULL, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG
 _UNLOADED = (
     ImportError,
     SyntaxError,
@@ -62,7 +62,8 @@ def explain_error(error: BaseException, world: World) -> str | None:
             "a run that had started with --resume"
         )
     if isinstance(error, OSError) and error.errno in _NO_PLACE:
-        return f"{rank}: {error}; make room, or use another place or name; continue with --resume"
+        room = "make room, or " if error.errno in FULL else ""
+        return f"{rank}: {error}; {room}use another place or name; continue with --resume"
     if _TOO_MANY in reason:
         advice = "raise the limit (ulimit -n), or use fewer --workers, or 0; continue with --resume"
         return f"{rank}: {_last_line(reason)}: {advice}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import RLock
 from typing import IO
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import FULL, UserError
 from unet_ddp.files.completing import holds_back
 from unet_ddp.files.output import complain as complain
 from unet_ddp.storage import open_address, real_file, storage_of
@@ -113,10 +113,10 @@ def write_errors(path: Path, advice: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno not in (None, *FULL):  # as without permission: more room is no remedy
+            advice = re.sub("^(make room|free some space)(, or )?", "", advice)
         reason = f"{path}: can't be written: {error.strerror or error}"
-        if advice:
-            reason += f"; {advice}"
-        raise UserError(reason) from None
+        raise UserError("; ".join(filter(None, (reason, advice)))) from None
 
 
 def check_new_folder(output: Path) -> None:

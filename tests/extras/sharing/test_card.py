@@ -261,7 +261,7 @@ def test_a_folder_in_place_of_a_file_is_one_line(
     best = write_run(tmp_path / "run")
     (tmp_path / "net" / name).mkdir(parents=True)
     assert main(["export", str(best), "--card", str(tmp_path / "net"), "--overwrite"]) == 2
-    assert capsys.readouterr().err.endswith("; make room, or use another --card\n")
+    assert capsys.readouterr().err.endswith("Is a directory; use another --card\n")
 
 
 @pytest.mark.parametrize(

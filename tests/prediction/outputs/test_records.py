@@ -125,7 +125,7 @@ def test_a_file_that_can_not_be_written_is_named(tmp_path: Path) -> None:
     path = tmp_path / "list.csv"
     path.mkdir()  # in the way
     with closing(Records(names(path))) as records:
-        line = r"^\S*list\.csv: can't be written: .*; make room, or name"
+        line = r"^\S*list\.csv: can't be written: Is a directory; name another file$"
         with pytest.raises(UserError, match=line):
             records.merge(World())
     assert [*tmp_path.iterdir()] == [path]
