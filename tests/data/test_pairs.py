@@ -467,6 +467,14 @@ def test_a_report_raises_at_once_or_collects() -> None:
     assert report.problems == ["a", "b", "wrong"]
 
 
+def test_a_problem_that_many_files_share_is_said_once() -> None:
+    with pytest.raises(UserError, match=r"^no cache; a$"):
+        Report().add_problems(["no cache", "a", *["no cache"] * 9])
+    report = Report(collects=True)
+    report.add_problems(["no cache", "a", *["no cache"] * 9])
+    assert report.problems == ["no cache", "a"]
+
+
 @pytest.mark.parametrize(
     ("count", "rest"), [(3, ""), (4, "; and 1 more, listed by"), (9, "6 more")]
 )

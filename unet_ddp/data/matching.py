@@ -55,12 +55,12 @@ class Report:
 
     def add_problems(self, problems: list[str]) -> None:
         """Add problems; raise a UserError with the first if there are any and they are not collected."""
+        problems = [*dict.fromkeys(problems)]  # files may share one, as that of their cache
         self.problems += problems
         if not problems or self.collects:
             return
         shown = "; ".join(problems[:_SHOWN])
-        rest = len(problems) - _SHOWN
-        if rest > 0:
+        if (rest := len(problems) - _SHOWN) > 0:
             shown += f"; and {rest} more, listed by 'python -m unet_ddp doctor --all'"
         raise UserError(shown)
 
