@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.extras.windows.scenes import TILED, check, draw_scene
+from tests.extras.windows.scenes import TILED, check, config_of, draw_scene
 from tests.maps import write_map
 from tests.object_store import MemoryBucket
+from unet_ddp.checks.check import prepare_data
+from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.data.readers import pillow
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source, read_mask
@@ -146,6 +148,23 @@ def test_a_format_that_is_read_whole_is_decoded_once(
     pixels, _ = draw_scene(8, 128, 160)
     Image.fromarray(pixels).save(path, quality=80)
     assert (look(PART) != first).any() and len(decoded) == 2
+
+
+def test_a_cache_that_can_not_be_written_is_one_line_of_all_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which names what helps: another cache, or scenes that need none."""
+    for kind, pixels in zip(("imgs", "masks"), draw_scene(1, 128, 128), strict=True):
+        (tmp_path / kind).mkdir()
+        Image.fromarray(pixels).save(tmp_path / kind / "a.png")
+    (tmp_path / "cache").touch()  # a file, in which there is no folder
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(UserError) as caught:
+        prepare_data(config_of(tmp_path, window=64, validation=0), parts=DATA_PARTS, seed=0)
+    assert str(caught.value) == (
+        f"{tmp_path}/cache/unet_ddp/scenes: can't be written: Not a directory; name another folder with "
+        "XDG_CACHE_HOME, or save scenes as TIFF, which needs no copy"
+    )
 
 
 def test_a_small_file_may_hold_a_large_mask(tmp_path: Path) -> None:

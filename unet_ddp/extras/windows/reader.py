@@ -33,6 +33,7 @@ from unet_ddp.files import cache_folder, is_address, replacing, write_errors
 from unet_ddp.storage import real_file
 
 _MOST_OPEN = 256  # scenes, of all threads
+_ADVICE = "make room, or name another folder with XDG_CACHE_HOME, or save scenes as TIFF, which needs no copy"
 
 
 def _check_sides(scanned: Sequence[ScannedPair], split: Split) -> list[str]:
@@ -159,7 +160,7 @@ class Decoded:
             raise UserError(f"{self.path}: needs a cache folder; name one with XDG_CACHE_HOME")
         about = f"{self.path.absolute()!s} {find_stamp(self.path)} {is_mask} {planes} {READERS} {describe_readers([self.path])}"
         file = caches / "scenes" / f"{hashlib.sha256(os.fsencode(about)).hexdigest()[:32]}.npy"
-        with write_errors(file.parent, "make room, or save scenes as TIFF, which needs no copy"):
+        with write_errors(file.parent, _ADVICE):
             file.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(file.with_suffix(".lock")):  # other processes wait
                 if not file.exists():
