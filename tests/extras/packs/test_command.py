@@ -586,6 +586,21 @@ def test_a_damaged_copy_of_an_index_is_made_again(
     assert open_pack(as_path(url)).pack.digest == digest
 
 
+def test_a_cache_that_can_not_be_written_is_named(
+    tmp_path: Path, memory_store: MemoryBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no fault of the pack, whose index is copied there."""
+    url = as_path("s3://bucket/uncached")
+    pack_at(url, in_folder(make_set(tmp_path, 6)))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    line = (
+        "file/unet_ddp: can't be written: Not a directory; name another folder with XDG_CACHE_HOME"
+    )
+    with pytest.raises(UserError, match=f"{line}$"):
+        open_pack(url)
+
+
 def test_of_two_packs_at_once_one_is_whole_and_the_other_leaves_nothing(
     tmp_path: Path, memory_store: MemoryBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

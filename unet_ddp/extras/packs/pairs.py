@@ -33,6 +33,7 @@ from unet_ddp.files import (
     is_address,
     refuse_special,
     replacing,
+    write_errors,
 )
 from unet_ddp.storage import Storage, local_file, storage_of
 
@@ -267,7 +268,8 @@ def _copy_index(folder: Url) -> Path:
         raise UserError(f"{source}: needs a cache folder; name one with XDG_CACHE_HOME")
     name, version = _digest(source), _digest(find_stamp(source))
     path = caches / f"pack-{name}-{version}.index"
-    with FileLock(caches / f"pack-{name}.lock"):
+    advice = "make room, or name another folder with XDG_CACHE_HOME"
+    with write_errors(caches, advice), FileLock(caches / f"pack-{name}.lock"):
         if not path.exists():
             for older in caches.glob(f"pack-{name}-*.index"):
                 older.unlink()  # processes that have it open read on
