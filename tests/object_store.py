@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +113,45 @@ def running_store() -> Iterator[ObjectStore]:
     finally:
         server.kill()
         server.communicate()
+
+
+class _Web(SimpleHTTPRequestHandler):
+    """As Python's own server, which sends files as a whole alone."""
+
+    def log_message(self, *what: object) -> None:
+        pass
+
+
+class _WebOfParts(_Web):
+    """As other servers, which send parts too."""
+
+    def do_GET(self) -> None:
+        found = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if found is None:
+            super().do_GET()
+            return
+        content = Path(self.translate_path(self.path)).read_bytes()
+        part = content[int(found[1]) : int(found[2]) + 1]
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {found[1]}-{found[2]}/{len(content)}")
+        self.send_header("Content-Length", str(len(part)))
+        self.send_header("Last-Modified", self.date_time_string())
+        self.end_headers()
+        self.wfile.write(part)
+
+
+@contextlib.contextmanager
+def running_web(folder: Path, *, sends_parts: bool = False) -> Iterator[str]:
+    """Serve a folder, without listing it, at the address that is yielded."""
+    handler = partial(_WebOfParts if sends_parts else _Web, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 class _Faulty:

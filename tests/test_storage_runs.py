@@ -7,9 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from unittest import mock
 
@@ -18,7 +16,7 @@ import torch
 
 from tests import faults
 from tests.conftest import data_flags, make_set
-from tests.object_store import ObjectStore, put_folder, running_store
+from tests.object_store import ObjectStore, put_folder, running_store, running_web
 from tests.prediction.models import write_model
 from tests.ranks import Ranks, call_main, call_train, warm_python
 from tests.test_resume import assert_same_state
@@ -123,18 +121,8 @@ def place(ranks: Ranks, object_store: ObjectStore, images: Path, tmp_path: Path)
 @pytest.fixture(scope="module")
 def web(images: Path) -> Iterator[str]:
     """A web server with the set, which does not list it."""
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *what: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(images)))
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with running_web(images) as address:
+        yield address
 
 
 # -- images in storage and in packs ---------------------------------------------------------------

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from obstore.exceptions import BaseError, GenericError
+from obstore.exceptions import BaseError, GenericError, NotSupportedError
 
 from tests.object_store import MemoryBucket, ObjectStore
 from unet_ddp.errors import UserError, how_to_install
@@ -57,6 +57,10 @@ MISSING = Url("s3://missing/a")
         (GenericError("HTTP error: error following redirect"), "redirects in a circle; open it in"),
         (GenericError("HTTP error: request or response body error"), "or download the file"),
         (GenericError("Content-Length Header missing from response"), "; download the file"),
+        (
+            NotSupportedError("Operation not supported: Range request not supported by a.tar"),
+            "the server sends no parts of files (range requests); copy the files to a folder",
+        ),
     ],
 )
 def test_errors_of_clients_are_one_line(error: Exception, said: str) -> None:

@@ -25,7 +25,7 @@ from tests.checks.catalogue import make_case as make_case_in
 from tests.checks.test_catalogue import NAMES, parse
 from tests.conftest import data_flags, make_set
 from tests.extras.packs.test_shards import members_of
-from tests.object_store import MemoryBucket, ObjectStore
+from tests.object_store import MemoryBucket, ObjectStore, running_web
 from unet_ddp.__main__ import main
 from unet_ddp.checks.check import check_dataset, prepare_data
 from unet_ddp.commands.parts import DATA_PARTS
@@ -566,6 +566,42 @@ def test_a_pack_in_storage(
     assert object_store.count_requests() - before == samples + 3
     with pytest.raises(UserError, match=r"s3://bucket/none: contains no pack"):
         prepare_data(packed(config, "s3://bucket/none"), parts=DATA_PARTS, seed=0)
+
+
+def test_a_web_server_is_tried_before_the_first_step(
+    sets: list[DataConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether it sends parts of files, and has all shards: it does not list them."""
+    pack(sets[0], tmp_path / "pack", shard_mb=SMALL)
+    with running_web(tmp_path) as web:
+        status = main(["doctor", "--images", f"{web}/pack"])
+        lines = capsys.readouterr().out.splitlines()
+        assert status == 2 and lines[-1] == "unfit to train: 1 problem"
+        assert "the server sends no parts of files (range requests); copy the files" in lines[-2]
+    with running_web(tmp_path, sends_parts=True) as web:
+        own, shard = packed(sets[0], f"{web}/pack"), tmp_path / "pack" / "shard-000001.tar"
+        expected, found = (loaded(config, World()) for config in (sets[0], own))
+        assert len(found) == len(expected) and all(map(is_same, found, expected))
+        flip(shard, 700)
+        with pytest.raises(UserError, match=rf"{web}/pack/{shard.name}: corrupt; copy it again"):
+            open_pack(as_path(f"{web}/pack")).check_content()
+        truncate(shard, 700)
+        with pytest.raises(UserError, match=rf"{shard.name}: 700 bytes, its index says"):
+            prepare_data(own, parts=DATA_PARTS, seed=0)
+        shard.unlink()
+        with pytest.raises(UserError, match=rf"{shard.name}: missing; copy it again"):
+            prepare_data(own, parts=DATA_PARTS, seed=0)
+
+
+def test_a_folder_that_is_named_like_the_web_is_checked_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = pack(in_folder(make_set(tmp_path, 6)), Path("https"))
+    assert len(prepare_data(own, parts=DATA_PARTS, seed=0).split.training) == 5
+    Path("https/shard-000000.tar").unlink()
+    with pytest.raises(UserError, match=r"https/shard-000000\.tar: missing"):
+        prepare_data(own, parts=DATA_PARTS, seed=0)
 
 
 def test_a_damaged_copy_of_an_index_is_made_again(

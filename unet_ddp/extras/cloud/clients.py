@@ -32,6 +32,10 @@ _FAULTS = {
     "error following redirect": "redirects in a circle; open it in a browser, and name the address that it has there",
     "body error": "the connection ended before its content did; try again, or download the file",
     "Content-Length Header missing": "the server does not say its size; download the file",
+    "Range request not supported": (
+        "the server sends no parts of files (range requests); copy the files to a folder of this machine, or use "
+        "a server that sends them, as nginx or S3"
+    ),
 }
 """By what the client says, what is wrong with a server and what to do."""
 

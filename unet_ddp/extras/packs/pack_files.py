@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from unet_ddp.errors import UserError
-from unet_ddp.extras.cloud import Url, list_objects
+from unet_ddp.extras.cloud import NotFoundError, Url, find_stamp, list_objects
 
 INDEX = "pack.index"
 SHARD = re.compile(r"shard-([0-9a-f]{8}-)?\d{6}\.tar")  # see `shard_name`
 BLOCK = 512  # bytes, in which tar counts
+_AT_ONCE = 32  # objects that are looked for
 
 
 def shard_name(number: int, attempt: str = "") -> str:
@@ -40,3 +43,21 @@ def list_files(folder: Path) -> dict[str, int]:
         return {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
     except OSError as error:
         raise UserError(f"{folder}: {error.strerror or error}") from None
+
+
+def measure_objects(paths: Sequence[Path]) -> dict[str, int]:
+    """Return the sizes in bytes of those objects that are there, by name, as web servers do not list them.
+
+    Raises:
+        UserError: the server does not answer.
+    """
+
+    def measure(path: Path) -> int | None:
+        try:
+            return find_stamp(path)[0]
+        except NotFoundError:
+            return None
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        sizes = zip(paths, pool.map(measure, paths), strict=True)
+        return {path.name: size for path, size in sizes if size is not None}

@@ -22,10 +22,17 @@ from unet_ddp.data.memory import remove_unused
 from unet_ddp.data.pairs import SIDES, Column, Pair
 from unet_ddp.data.remote_pairs import RemotePairs
 from unet_ddp.errors import UserError, hides_bars
-from unet_ddp.extras.cloud import NotFoundError, Url, find_stamp
+from unet_ddp.extras.cloud import NotFoundError, Url, find_stamp, read
 from unet_ddp.extras.cloud.pointer import hash_file
 from unet_ddp.extras.packs.pack_columns import StoredColumn, read_columns
-from unet_ddp.extras.packs.pack_files import BLOCK, INDEX, list_files, member_name, shard_name
+from unet_ddp.extras.packs.pack_files import (
+    BLOCK,
+    INDEX,
+    list_files,
+    measure_objects,
+    member_name,
+    shard_name,
+)
 from unet_ddp.extras.packs.pack_index import PackIndex, check_index
 from unet_ddp.files import (
     as_path,
@@ -197,9 +204,9 @@ class PackedPairs(RemotePairs):
             UserError: one is missing, or another.
         """
         pack = self.pack
-        if str(pack.folder).startswith("http"):
-            return  # web servers do not list their files
-        found = list_files(pack.folder)
+        is_web = str(pack.folder).startswith(("http://", "https://"))
+        paths = map(pack.shard, range(len(pack.index.shards)))
+        found = measure_objects([*paths]) if is_web else list_files(pack.folder)
         is_hidden = not whole or hides_bars()
         shards = tqdm(pack.index.shards, "reading", unit="shard", leave=False, disable=is_hidden)
         for number, shard in enumerate(shards):
@@ -216,6 +223,8 @@ class PackedPairs(RemotePairs):
                         fault = "corrupt"
             if fault:
                 raise UserError(f"{path}: {fault}; copy it again, or pack the images again")
+        if is_web:
+            read(pack.pair(0).image)  # as training does: not every web server sends parts of files
 
 
 def open_pack(folder: Path) -> PackedPairs:
