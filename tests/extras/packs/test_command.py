@@ -6,6 +6,7 @@ import errno
 import os
 import pickle
 import re
+import shlex
 import shutil
 import signal
 import tarfile
@@ -28,6 +29,7 @@ from tests.extras.packs.test_shards import members_of
 from tests.object_store import MemoryBucket, ObjectStore, running_web
 from unet_ddp.__main__ import main
 from unet_ddp.checks.check import check_dataset, prepare_data
+from unet_ddp.cli import parse_train
 from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import DataConfig, TrainConfig
 from unet_ddp.data.dataset import PreparedData, Sample
@@ -226,6 +228,44 @@ def test_the_command_packs_what_the_check_finds_fit(
     flags += ["--skip-bad-files", "1"]
     status, text = run(capsys, "pack", *flags, "--output", str(tmp_path / "other"))
     assert status == 0 and "(1 of at most 1)" in text and "packed 5 pairs into 1 shard" in text
+
+
+def test_the_printed_command_trains_on_the_pack_as_it_was_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It repeats what says how files are read, typed or of a recipe, and not what is done with."""
+    as_tiff("uint16", bands=4)(make_set(tmp_path, 10))
+    monkeypatch.chdir(tmp_path)
+    Path("r.yaml").write_text("nodata: -3\nshares: []\n")
+    flags = [
+        "--config",
+        "r.yaml",
+        "--channels",
+        "4",
+        "--validation",
+        "20",
+        "--class-names",
+        "a b",
+        "c",
+    ]
+    flags += [
+        *data_flags(tmp_path),
+        "--workers",
+        "1",
+        "--skip-bad-files",
+        "2",
+        "--output",
+        "my pack",
+    ]
+    status, text = run(capsys, "pack", *flags)
+    assert status == 0, text
+    command = shlex.split(text.partition("train.py ")[2])
+    config = parse_train(command)
+    assert config.data == DataConfig(
+        images="my pack", nodata=-3.0, channels=4, validation=20.0, class_names=("a b", "c")
+    )
+    assert config.launch == TrainConfig().launch
+    assert run(capsys, "doctor", *command)[0] == 0
 
 
 def test_a_pack_is_there_as_a_whole_or_not_at_all(

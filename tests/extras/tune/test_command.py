@@ -89,7 +89,7 @@ def test_rungs() -> None:
     assert plan_rungs(27, 81) == [(27, 3), (9, 9), (3, 27), (1, 81)]
 
 
-def test_flags_give_the_configuration() -> None:
+def test_flags_give_the_configuration(tmp_path: Path) -> None:
     """Switches, lists, what is drawn in words, and nothing that is the default already."""
     argv = "--precision float32 --crop-size 32 48 --lr auto --nproc 2 --mask-suffix=-mask --nodata -9999"
     config = parse_train(argv.split())
@@ -111,6 +111,9 @@ def test_flags_give_the_configuration() -> None:
     assert as_argv(TrainConfig(), {}) == []
     typed = ["--model", "unet", "--lr", "0.001"]  # the defaults, in place of what suits the data
     assert as_argv(parse_train(typed), {}) == ["--model", "unet", "--learning-rate", "0.001"]
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("reader: []\n")
+    assert as_argv(parse_train(["--config", str(recipe)]), {}) == []
 
 
 @pytest.mark.parametrize(

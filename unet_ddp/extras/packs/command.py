@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -40,12 +41,17 @@ from unet_ddp.extras.packs.pack_files import INDEX, shard_name
 from unet_ddp.extras.packs.pack_index import PackIndex, Shard
 from unet_ddp.extras.packs.pack_output import deleting_objects, new_file, new_pack, shard_folder
 from unet_ddp.extras.packs.shards import Members, ShardJob, write_shard
+from unet_ddp.extras.tune.trainings import as_argv
 from unet_ddp.files import as_path, ended_by_sigterm
 from unet_ddp.prediction.threads import in_threads
 from unet_ddp.settings import Brief, Kind, flag
 from unet_ddp.storage import real_file
 
 SHARD_MB = 256.0
+# Settings that are done with: training on the pack needs the others again, as --reader and --nodata.
+_IN_PACK = (
+    "masks", "list", "mask_suffix", "val_images", "val_masks", "all_masks", "workers", "skip_bad_files"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -104,9 +110,10 @@ def main(argv: Sequence[str], parts: DataParts) -> int:
         shards = write_pack(folder, data, config.data, workers=workers, shard_mb=config.shard_size)
     pairs, files = count_of(len(data.table.pairs), "pair"), count_of(len(shards), "shard")
     size = sum(shard.size for shard in shards) / 1e9
+    gone = dict.fromkeys(_IN_PACK)
+    flags = shlex.join(as_argv(config, {}, **gone, images=str(output)))
     print_lines(
-        f"packed {pairs} into {files} of {size:.2f} GB in all; train on them with: train.py "
-        f"--images {output}"
+        f"packed {pairs} into {files} of {size:.2f} GB in all; train on them with: train.py {flags}"
     )
     return 0
 

@@ -46,7 +46,7 @@ def as_argv(config: TrainConfig, drawn: Mapping[str, Any], **other: Any) -> list
     words: list[str] = []
     for name, default in values_of(TrainConfig()).items():
         value = values[name]
-        if value is None or (value == default and name not in config.given):
+        if value in (None, ()) or (value == default and name not in config.given):
             continue
         if isinstance(value, bool):
             words.append(as_flag(name if value else f"no_{name}"))
