@@ -13,6 +13,7 @@ from PIL import Image
 
 from tests.conftest import data_flags, install_package, make_set
 from tests.ranks import Ranks, call_main, call_train
+from unet_ddp.__main__ import main
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.commands import doctor, evaluate
 from unet_ddp.data.readers.base import Header, ImageFormat
@@ -79,6 +80,19 @@ def test_a_path_names_a_reader(own: Path) -> None:
         _ = Source(Path("b.xyz")).header
     use_own_readers([])
     assert not can_read(".xyz")
+
+
+def test_a_pack_names_the_readers_that_it_was_packed_with(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its files are as they were; no other reader is tried on them."""
+    assert main(["pack", *data_flags(own), *OWN, "--output", "pack"]) == 0
+    assert capsys.readouterr().out.endswith(f"train.py --images pack {' '.join(OWN)}\n")
+    assert main(["doctor", "--images", "pack", *OWN]) == 0
+    capsys.readouterr()
+    assert main(["doctor", "--images", "pack"]) == 2
+    said = f"error: pack: was packed with {' '.join(OWN)}; give it again\n"
+    assert said in capsys.readouterr().out
 
 
 HEADER = 'return Header(width, height, channels, "uint8")'

@@ -143,9 +143,8 @@ def write_pack(
     table = data.table
     images, masks = ({kind.suffixes[k].lower() for kind in table.kinds} for k in (0, 1))
     mark = ".mask" if images & masks else ""  # id.png can be one of them only
-    validation = 0
-    if data.split is not None and data.split.how == OWN_FOLDER:
-        validation = len(data.split.validation)
+    split = data.split
+    validation = len(split.validation) if split is not None and split.how == OWN_FOLDER else 0
     # No other attempt at an address at the same time, which nothing locks, replaces these shards.
     attempt = f"{secrets.token_hex(4)}-" if isinstance(output, Url) else ""
     places = np.zeros((len(table.pairs), 4), np.uint32)
@@ -163,6 +162,7 @@ def write_pack(
             nodata=config.nodata,
             channels=config.channels,
             class_names=table.pairs.class_names,
+            readers=config.reader,
         )
         with new_file(output / INDEX) as path:
             write_columns(path, asdict(index), _index_columns(table, places))

@@ -52,6 +52,7 @@ class PackIndex:
     nodata: float | None  # of the scan, as are the channels
     channels: int | None
     class_names: tuple[str, ...] = ()  # of folders, of which a mask's value has a bit each
+    readers: tuple[str, ...] = ()  # of the user's own, as --reader names them
 
     def __post_init__(self) -> None:
         """Refuse names of other files, and images that no scan finds."""

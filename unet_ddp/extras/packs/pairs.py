@@ -20,6 +20,7 @@ from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.memory import remove_unused
 from unet_ddp.data.pairs import SIDES, Column, Pair
+from unet_ddp.data.readers.read import own_readers
 from unet_ddp.data.remote_pairs import RemotePairs
 from unet_ddp.errors import UserError, hides_bars
 from unet_ddp.extras.cloud import NotFoundError, Url, find_stamp, read
@@ -228,8 +229,16 @@ class PackedPairs(RemotePairs):
 
 
 def open_pack(folder: Path) -> PackedPairs:
-    """Return all pairs of the pack in a folder or at an address; see `_open`."""
-    return _open(folder).pairs
+    """Return all pairs of the pack in a folder or at an address; see `_open`.
+
+    Raises:
+        UserError: as `_open`, or its files need a reader of the user's own, and none is given.
+    """
+    pack = _open(folder)
+    if pack.index.readers and not own_readers():
+        flag = f"--reader {' '.join(pack.index.readers)}"
+        raise UserError(f"{folder}: was packed with {flag}; give it again")
+    return pack.pairs
 
 
 def _open(folder: Path, digest: str | None = None) -> Pack:
