@@ -270,9 +270,7 @@ def _open(folder: Path, digest: str | None = None) -> Pack:
             path.unlink(missing_ok=True)  # a damaged copy: the next start makes another
         raise
     if not isinstance(folder, Url) and not os.path.lexists(folder):
-        raise UserError(
-            f"{folder}: not found; name the pack by --images, or folders by --images and --masks"
-        )
+        raise UserError(f"{folder}: not found; name the pack by --images, or use --masks too")
     raise UserError(f"{folder}: {reason} ({INDEX}); for a folder of images, use --masks too")
 
 
