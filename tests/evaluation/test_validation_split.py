@@ -66,6 +66,11 @@ def test_a_reader_that_nobody_has_named_is_asked_for(
             UserError, match=f"starts no code: if you trust it, type --reader {reader}, too"
         ):
             ask()
+    gone = {"config": {**content["config"], "images": str(folder / "gone")}}
+    for ask in (lambda: find(gone), lambda: find_given(str(folder / "gone"), *given[1:])):
+        with pytest.raises(UserError, match="gone: not found") as caught:
+            ask()
+        assert "--reader" not in str(caught.value)
     use_own_readers([reader])
     try:
         for ask in (lambda: find(content), lambda: find_given(*given)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from unet_ddp.data.pairs import CLASSES_MARK, Pairs
 from unet_ddp.data.readers.read import own_readers
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
-from unet_ddp.files import as_path
+from unet_ddp.files import as_path, is_address
 
 _WINDOWED = ("class_field", "window", "scale", "ground_resolution", "nodata")
 """Settings of a run by which its masks are read, and those by which a scene is divided."""
@@ -52,7 +52,8 @@ def rebuild(content: Content, source: Path, labels: Labels) -> PreparedData:
         if names and names != data.split.fingerprint:
             data = prepare()
     except UserError as error:
-        reason = _ask_readers(config.data.reader) or error
+        places = config.data.images, config.data.masks, config.data.pairs_file
+        reason = _with_readers(error, config.data.reader, places)
         raise UserError(
             f"{source}: the data of its run can't be read ({reason}); {_ADVICE}"
         ) from None
@@ -76,8 +77,7 @@ def find_given(images: str, masks: str | None, content: Content, labels: Labels)
     try:
         pairs = find(config=replace(how, window=None))
     except UserError as error:
-        reasons = filter(None, (str(error), _ask_readers(how.reader)))
-        raise UserError("; ".join(reasons)) from None
+        raise UserError(_with_readers(error, how.reader, (images, masks))) from None
     is_whole = pairs.scanned is not None or any(CLASSES_MARK in pair.mask.parts for pair in pairs)
     if is_whole or how.window is None:
         return pairs
@@ -85,14 +85,13 @@ def find_given(images: str, masks: str | None, content: Content, labels: Labels)
     return pairs.settle(Split(pairs[:0], pairs, ""), how).validation
 
 
-def _ask_readers(names: Sequence[str]) -> str:
-    """Return what to type for the readers of a run, if nobody has named them to this process."""
-    if set(names) <= {*own_readers()}:
-        return ""
+def _with_readers(error: UserError, names: Sequence[str], places: Iterable[str | None]) -> str:
+    """Return why data at places that exist can't be read: by whom the run did, if nobody has named them since."""
+    are_there = all(is_address(place) or as_path(place).exists() for place in places if place)
+    if set(names) <= {*own_readers()} or not are_there:
+        return str(error)
     flag = f"--reader {shlex.join(names)}"
-    return (
-        f"its run used {flag}, and a checkpoint starts no code: if you trust it, type {flag}, too"
-    )
+    return f"{error}; its run used {flag}, and a checkpoint starts no code: if you trust it, type {flag}, too"
 
 
 def resizes_masks(content: Content) -> bool:

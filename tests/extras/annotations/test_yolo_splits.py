@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,8 @@ def test_what_names_no_side_of_each_image_is_no_split(
 ) -> None:
     Path("set/data.yaml").write_text(text)
     assert main(["import", "set/data.yaml", "--images", "set", "-o", "out"]) == 0
-    assert "split" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "split: " not in out and ("left out" in out) == ("val: ../train" in text)
     assert Path("out/pairs.csv").read_text().startswith("image,mask\n")
 
 
@@ -76,5 +78,25 @@ def test_folders_of_other_machines_and_several(
     monkeypatch.chdir(tmp_path)
     images = {name: Path("images", f"{name}.png") for name in ("train/a/0", "train/b/0", "val/0")}
     expected = ["training", "training", "validation"]
-    found = find_split(dict(zip(("train", "val"), places, strict=True)), images)
+    found, _ = find_split(dict(zip(("train", "val"), places, strict=True)), images, images)
     assert list(found.values()) == expected
+
+
+@pytest.mark.parametrize("flags", [[], ["--empty", "all"]])
+def test_images_without_labels_do_not_decide(
+    here: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    """YOLO's data.yaml may have no test; what is in none of its folders is not trained on."""
+    Path("set/data.yaml").write_text(YAML.replace("test:", "# test:"))
+    argv = ["import", "set/data.yaml", "--images", "set", "-o", "out", *flags]
+    Path("set/test/labels/0.txt").unlink()
+    assert main(argv) == 0
+    assert "split: of data.yaml" in capsys.readouterr().out
+    with Path("out/pairs.csv").open(newline="") as file:
+        sides = [row["split"] for row in csv.DictReader(file)]
+    assert sorted(set(sides)) == [*["test"][: len(flags)], "training", "validation"]
+    Path("set/test/labels/0.txt").write_text("0 0 0 1 0 1 1\n")
+    shutil.rmtree("out")
+    assert main(argv) == 0
+    said = "split of data.yaml left out: set/test/images/0.png is in none of its folders"
+    assert said in capsys.readouterr().out

@@ -53,8 +53,9 @@ def open_yolo(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
             f"{path}: no image has labels, e.g. there is neither {beside} nor {by}; name or move the labels so, or put "
             "the images into images/ as the labels are in labels/"
         )
-    read, split = partial(_read_yolo, files, classes), find_split(settings, images)
-    notes = [f"split: of {path.name}, into training, validation and test"] if split else []
+    labelled = {name for name, image in images.items() if name + image.suffix in files}
+    split, notes = find_split(settings, images, labelled)
+    read = partial(_read_yolo, files, classes)
     return AnnotationSet(dict.fromkeys(classes.values(), ""), read, notes, split)
 
 
