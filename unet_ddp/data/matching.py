@@ -219,10 +219,10 @@ def _match_names(
 
 def _advise_on_others(folder: Path) -> str:
     """Return what can be read, and what to do with the files below a folder, none of which can."""
-    names: list[str] = []
-    if not is_address(folder):
-        for *_, inside in os.walk(folder):
-            names += inside
+    walked = () if is_address(folder) else os.walk(folder)
+    names = [name for *_, inside in walked for name in inside]
+    if "pack.index" in names:
+        return f"but a pack; use --images {folder} without --masks"
     return f"({', '.join(list_suffixes())}); {advise_export(names, _OTHERS)}"
 
 

@@ -178,7 +178,10 @@ def test_a_package_s_reader_lets_no_other_module_of_the_working_folder_be_import
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("nowhere:Reader", "nowhere:Reader: can't be imported"), ("my_readers:np", "has no suffixes")],
+    [
+        ("nowhere:Reader", "nowhere:Reader: can't be imported"),
+        ("my_readers:np", "is a module; name a class"),
+    ],
 )
 def test_what_is_no_reader_is_a_line(own: Path, name: str, said: str) -> None:
     with pytest.raises(UserError, match=said):

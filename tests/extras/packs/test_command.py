@@ -296,8 +296,14 @@ def test_a_pack_is_there_as_a_whole_or_not_at_all(
     for places, said in (
         ({"images": imgs}, r"contains no pack \(pack\.index\); for a folder of images"),
         ({"images": f"{folder}.moved"}, r"\.moved: not found; name the pack by --images"),
-        ({"images": folder, "masks": imgs}, r"is a pack, which has .*; use --images .* without"),
-        ({"images": imgs, "masks": folder}, rf"is a pack, .*; use --images {folder} without"),
+        (
+            {"images": folder, "masks": imgs},
+            rf"contains no images but a pack; use --images {folder} without",
+        ),
+        (
+            {"images": imgs, "masks": folder},
+            rf"contains no masks but a pack; use --images {folder} without",
+        ),
     ):
         with pytest.raises(UserError, match=said):
             prepare_data(DataConfig(**places), parts=DATA_PARTS, seed=0)

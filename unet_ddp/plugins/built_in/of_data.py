@@ -165,9 +165,9 @@ PAIRS: Parts[type[PairKind]] = {
     "polygons": _polygon_pairs,
     "list": _list,
     "items": _items,
-    "pack": _pack,
     "class_folders": _class_folders,
     "folders": _folders,
+    "pack": _pack,
 }
 """Each in turn, when a data set is to be found; folders, at addresses too, read any file."""
 
