@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from PIL import Image
 
 from tests.conftest import make_set
+from unet_ddp.cli import parse_train
 from unet_ddp.data.drawing import save_picture
 from unet_ddp.data.matching import Report, find_pairs, mask_size_message, read_list
 from unet_ddp.data.pairs import Pair, Pairs
@@ -107,6 +109,8 @@ def test_a_name_that_begins_a_folder_s_says_nothing(tmp_path: Path) -> None:
         ["a_1.png", "a_2.png", "a_3.png", "b_1.png"],
         ["a_mask.png", "b_mask.png", "b_mask_1.png"],
         ["a_color.png", "a_ids.png", "b_color.png", "b_ids.png"],  # kinds
+        ["a-color.png", "a-ids 2.png", "b-color.png"],
+        ["a b.png", "a-c d.png", "b b.png"],
     ],
 )
 def test_several_masks_of_one_image_are_an_error(tmp_path: Path, masks: list[str]) -> None:
@@ -114,10 +118,12 @@ def test_several_masks_of_one_image_are_an_error(tmp_path: Path, masks: list[str
     touch(tmp_path / "i", "a.jpg", "b.jpg")
     touch(tmp_path / "m", *masks)
     with pytest.raises(
-        UserError, match=r"i/.\.jpg: has \d masks, e\.g\. .* --mask-suffix "
+        UserError, match=r"i/.\.jpg: has \d masks, e\.g\. .* --mask-suffix[ =]"
     ) as error:
         find_pairs(tmp_path / "i", tmp_path / "m")
-    suffix = str(error.value).split()[-1]
+    words = shlex.split("--mask-suffix" + str(error.value).partition("--mask-suffix")[2])
+    config = parse_train([*words, "--images", str(tmp_path / "i"), "--masks", str(tmp_path / "m")])
+    suffix = config.data.mask_suffix
     assert find_pairs(tmp_path / "i", tmp_path / "m", Report(collects=True), suffix=suffix)
 
 
@@ -126,6 +132,7 @@ def test_several_masks_of_one_image_are_an_error(tmp_path: Path, masks: list[str
     [
         ["a_wt.png", "b_wt.png", "c_wt.png"],  # a mask's word says which
         ["a_2_mask.png", "a2_mask.png", "b_2_mask.png"],  # of images that are gone
+        ["a_mask (1).png", "b_mask - Copy.png", "b_mask_color.png"],  # what is made of a mask
     ],
 )
 def test_what_is_no_other_mask_of_an_image(tmp_path: Path, others: list[str]) -> None:
@@ -134,6 +141,19 @@ def test_what_is_no_other_mask_of_an_image(tmp_path: Path, others: list[str]) ->
     pairs, report = matched(tmp_path / "i", tmp_path / "m")
     assert [pair.mask.name for pair in pairs] == ["a_mask.png", "b_mask.png"]
     assert "3 masks without image" in report.notes[0] and not report.problems
+
+
+def test_the_mask_of_an_image_that_is_gone_is_none_of_another(tmp_path: Path) -> None:
+    touch(tmp_path / "i", "t1.jpg", "t2.jpg")
+    touch(tmp_path / "m", "t1m.png", "t2m.png", "t1_1m.png")
+    pairs, report = matched(tmp_path / "i", tmp_path / "m")
+    assert [pair.mask.name for pair in pairs] == ["t1m.png", "t2m.png"]
+    assert report.notes == [f"1 mask without image, e.g. {tmp_path}/m/t1_1m.png"]
+    touch(tmp_path / "m", "t1_1.png", "t1_11.png", "t2_1.png", "t2_11.png")  # no cut in a number
+    for name in ("t1m", "t2m", "t1_1m"):
+        (tmp_path / "m" / f"{name}.png").unlink()
+    with pytest.raises(UserError, match="has 2 masks"):
+        find_pairs(tmp_path / "i", tmp_path / "m")
 
 
 def test_images_and_masks_in_one_folder(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from os.path import commonprefix
 from pathlib import Path
@@ -14,18 +14,15 @@ import numpy as np
 
 from unet_ddp.data.names import without_compound
 from unet_ddp.data.readers.read import read_mask
+from unet_ddp.data.suffixes import MASKS, Files, detect_suffix, plain, refuse_several
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
 
 _COMPARED = 5  # pairs of files that are read to tell masks from images
-_MASKS = {
-    "mask", "label", "gt", "seg", "segmentation", "annotation", "truth", "groundtruth", "manual", "target",
-}  # fmt: skip
 _IMAGES = {"image", "img", "photo", "rgb", "input", "raw", ".jpg", ".jpeg"}
 _FIRST = re.compile(r"((?:.*/)?)([^\W\d_]*)[ _.-]*([^/]+)")
 _LAST = re.compile(r"(.*[^ _.-/])[ _.-]+([^\W\d_][^\W_]*)")
 
-Files = dict[str, list[str]]  # by the key of their relative path without suffix
 _Kinds = dict[str, dict[str, list[str]]]  # files by kind and name
 _Affix = tuple[str, str]  # what names begin and end with
 # Of a name and a file: what an image and its mask share, and the kind.
@@ -95,15 +92,11 @@ def _by_type(name: str, file: str) -> tuple[str, str]:
 def _by_folder(name: str, file: str) -> tuple[str, str]:
     *folders, base = name.split("/")
     place = max(
-        (k for k, folder in enumerate(folders) if _plain(folder) in _MASKS | _IMAGES), default=None
+        (k for k, folder in enumerate(folders) if plain(folder) in MASKS | _IMAGES), default=None
     )
     if place is None:
         return name, "."
     return "/".join([*folders[:place], *folders[place + 1 :], base]), folders[place]
-
-
-def _plain(word: str) -> str:
-    return word.lower().rstrip("0123456789s")
 
 
 def _by_first_word(name: str, file: str) -> tuple[str, str]:
@@ -118,8 +111,8 @@ def _by_last_word(name: str, file: str) -> tuple[str, str]:
 
 def _choose_by_word(kinds: Sequence[str]) -> str | None:
     """Return the kind of the masks if its word says so, or that of the images does."""
-    words = {_plain(kind): kind for kind in kinds}
-    masks, images = words.keys() & _MASKS, words.keys() & _IMAGES
+    words = {plain(kind): kind for kind in kinds}
+    masks, images = words.keys() & MASKS, words.keys() & _IMAGES
     if len(words) == 2 and len(masks) == 1:
         return words[masks.pop()]
     if len(words) == 2 and len(images) == 1:
@@ -179,71 +172,10 @@ def find_suffix(images: Files, masks: Files, suffix: str | None) -> tuple[Files,
     renamed = None if has_mask else rename_masks(images, masks, suffix)
     if renamed is None:
         if added and suffix is None:
-            _refuse_several(images, masks, added)
+            refuse_several(images, masks, added)
         return masks, added, []
     first = min(images)
     return renamed, "", [f"names differ: {images[first][0]} goes with {renamed[first][0]}"]
-
-
-def detect_suffix(images: Collection[str], masks: Iterable[str], *, may_be_empty: bool) -> str:
-    """Return what most masks add to an image's name: often nothing, or _mask.
-
-    Of several that are as frequent, nothing, or one with a mask's word, else the shortest.
-    """
-    names = {*images, *map(without_compound, images)}
-    least = 0 if may_be_empty else 1
-    found = (_split(mask, names, least) for mask in masks)
-    seen = Counter(parts[1] for parts in found if parts)
-    return max(seen, key=lambda each: (seen[each], _says_mask(each), -len(each)), default="")
-
-
-def _split(mask: str, names: Collection[str], least: int = 0) -> tuple[str, str] | None:
-    """Return the image's name that a mask's begins with, and the rest of `least` letters; None without one.
-
-    An image's name may be the start of another's (1 and 10): the longest one counts. It may be the start
-    of a folder's, too (c and car/a), which says nothing.
-    """
-    for end in range(len(mask) - least, 0, -1):
-        rest = mask[end:]
-        if mask[:end] in names and not ("/" in rest and rest[0].isalnum()):
-            return mask[:end], rest
-    return None
-
-
-def _says_mask(suffix: str) -> bool:
-    return not suffix or not _MASKS.isdisjoint(map(_plain, re.split(r"[\W\d_]+", suffix)))
-
-
-def group_masks(images: Iterable[str], masks: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return the masks whose names begin with that of each image and go on with a new word or number, by the rest.
-
-    The mask x_2_mask is none of x, if others end with _mask: there was an image x_2.
-    """
-    names = {short: name for name in images for short in (without_compound(name), name)}
-    found = [(mask, parts) for mask in masks if (parts := _split(mask, names))]
-    rests = {rest for _, (_, rest) in found if rest}
-    groups: dict[str, dict[str, str]] = defaultdict(dict)
-    for mask, (name, rest) in found:
-        ends = (rest[k:] for k in range(1, len(rest)) if not rest[k].isalnum())
-        around = name[-1] + rest[:1]
-        is_cut = rest and around.isalnum() and around[0].isdigit() == around[1].isdigit()
-        if not is_cut and rests.isdisjoint(ends):
-            groups[names[name]][rest] = mask
-    return groups
-
-
-def _refuse_several(images: Files, masks: Files, added: str) -> None:
-    """Refuse a suffix that was detected, if an image has masks of others, as a file for each object."""
-    for name, group in group_masks(images, masks).items():
-        others = sorted(group.keys() - {added})
-        is_clear = _says_mask(added) and not any(map(_says_mask, others))
-        if added in group and others and not is_clear:
-            one, other = (masks[group[rest]][0] for rest in (added, others[0]))
-            raise UserError(
-                f"{images[name][0]}: has {len(group)} masks, e.g. {one} and {other}; if each is of an object, make one "
-                "mask of them with python -m unet_ddp import; if they are of several kinds, name one: --mask-suffix "
-                f"{added}"
-            )
 
 
 def rename_masks(images: Iterable[str], masks: Files, suffix: str | None) -> Files | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from unet_ddp.data.affixes import Files, divide, find_suffix
+from unet_ddp.data.affixes import divide, find_suffix
 from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.listing import files_by_name, find_predictions
 from unet_ddp.data.masks import Size
@@ -16,6 +16,7 @@ from unet_ddp.data.names import copies_of, file_key, find_spelling, without_comp
 from unet_ddp.data.pairs import CLASSES_MARK, DataPaths, Pair, Pairs, Stamp, collect, list_kinds
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import list_suffixes
+from unet_ddp.data.suffixes import Files
 from unet_ddp.errors import UserError, count_of, shorten
 from unet_ddp.files import as_path, is_address
 from unet_ddp.storage import real_file

@@ -12,13 +12,13 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.data.affixes import detect_suffix, group_masks
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.masks import IGNORE_ID, Size, unpack_colour
 from unet_ddp.data.matching import Report
 from unet_ddp.data.names import file_key, is_hidden, without_compound
 from unet_ddp.data.readers.read import Source
+from unet_ddp.data.suffixes import detect_suffix, group_masks
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
 from unet_ddp.extras.annotations.regions import Patch, paste

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from unet_ddp.data.affixes import detect_suffix
 from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.names import find_spelling
 from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, find_stamp
 from unet_ddp.data.readers.bands import IGNORED_CODE, MOST_PLANES, join_planes
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.data.readers.read import Source
+from unet_ddp.data.suffixes import detect_suffix
 from unet_ddp.errors import UserError, join_some
 from unet_ddp.files import temporary_folder, write_errors
 from unet_ddp.prediction.outputs.image_files import write_png

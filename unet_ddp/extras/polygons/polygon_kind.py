@@ -8,11 +8,11 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from unet_ddp.data.affixes import Files
 from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.matching import Report, match_folders, read_list
 from unet_ddp.data.pairs import DataPaths, Pair, PairKind, Pairs, Stamp
 from unet_ddp.data.readers.read import can_read
+from unet_ddp.data.suffixes import Files
 from unet_ddp.errors import UserError
 from unet_ddp.files import is_address
 from unet_ddp.storage import real_file
