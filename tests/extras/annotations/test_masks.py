@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +78,7 @@ def run(masks: Path, images: Path, capsys: pytest.CaptureFixture[str], *flags: s
 @pytest.mark.parametrize(
     "names",
     [
-        ["1/1.png", "1/2.png", "2/1.png"],  # the names are those of images, too
+        ["1/1.png", "1/3.png", "2/1.png"],  # some names are those of images, too
         ["1/f9.png", "1/03.png", "2/one.png"],
         ["1_a.png", "1_b.png", "2_a.png"],
         ["1/masks/a.png", "1/masks/b.png", "2/masks/c.png", "1/images/1.png", "2/images/2.png"],
@@ -89,6 +90,7 @@ def test_a_file_for_each_object(
     images = save(tmp_path / "i", "1.png", "2.png")
     said = run(save(tmp_path / "m", *names), images, capsys, "--instances")
     assert "out: 2 masks of 3 objects; classes background, object\n" in said
+    assert "1 image with several masks: 2 files joined\n" in said
     numbers = np.asarray(Image.open(tmp_path / "out" / "1.png"))
     assert numbers[:, 0].tolist() in ([1, 1, 2, 2, 0, 0], [2, 2, 1, 1, 0, 0])
     assert np.unique(np.asarray(Image.open(tmp_path / "out" / "2.png"))).tolist() == [0, 1]
@@ -108,16 +110,112 @@ def test_images_beside_their_folder_of_objects(
     assert [path.name for path in tmp_path.glob("out/**/*.png")] == ["x.png"]
 
 
+@pytest.mark.parametrize(
+    ("names", "folders", "end"),
+    [
+        ("12345678", ["1", "2"], ""),
+        ("12345", ["1", "2"], "_mask"),
+        ("123", ["1"], "_mask"),
+        ("123", ["1_nuc", "2_cyto"], ""),
+        ("123", ["1_nuc", "2_cyto"], "-m"),
+        ("123", ["1_a", "2_b", "3_c"], ""),
+        (["cat", "dog", "bird"], ["cat", "tree"], ""),
+    ],
+)
 def test_folders_of_classes_that_are_named_like_images(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    names: Sequence[str],
+    folders: list[str],
+    end: str,
+) -> None:
+    images = save(tmp_path / "i", *(f"{name}.png" for name in names))
+    for folder in folders:
+        save(tmp_path / "m" / folder, *(f"{name}{end}.png" for name in names), rows=1)
+    said = run(tmp_path / "m", images, capsys)
+    assert f"{len(names)} masks of " in said
+    assert f"; classes background, {', '.join(folders)}\n" in said
+
+
+def test_a_stray_file_makes_no_objects_of_classes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = [f"{number}.png" for number in range(1, 6)]
-    images = save(tmp_path / "i", *names)
-    for folder in ("1", "2"):
-        save(tmp_path / "m" / folder, *names, rows=1)
-    assert "5 masks of 10 objects; classes background, 1, 2\n" in run(
-        tmp_path / "m", images, capsys
+    images = save(tmp_path / "i", "1.png", "2.png", "3.png")
+    for folder in ("1_nuc", "2_cyto"):
+        save(tmp_path / "m" / folder, "1.png", "2.png", "3.png", "gone.png", rows=1)
+    assert "image 'gone.png' is not in" in run(tmp_path / "m", images, capsys)
+    said = run(tmp_path / "m", images, capsys, "--skip-missing")
+    assert "classes background, 1_nuc, 2_cyto\n" in said
+
+
+@pytest.mark.parametrize(
+    ("names", "folders", "files"),
+    [
+        ("012", ["1", "2"], "012"),
+        ("123", ["1", "2"], "123"),
+        ("12345678", ["1", "2"], "123"),
+        ("123", ["1_x", "2_x", "3_x"], "12"),
+        (["cat", "dog", "bird"], ["cat", "dog"], ["cat", "dog"]),
+    ],
+)
+def test_folders_that_may_be_classes_or_images_are_an_error(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    names: Sequence[str],
+    folders: list[str],
+    files: Sequence[str],
+) -> None:
+    images = save(tmp_path / "i", *(f"{name}.png" for name in names))
+    for folder in folders:
+        save(tmp_path / "m" / folder, *(f"{name}.png" for name in files), rows=1)
+    said = run(tmp_path / "m", images, capsys)
+    assert f"m: its folders {', '.join(folders)} and the files in them have names of images" in said
+    assert "rename folders of classes, as class_1, or move files of objects" in said
+    for folder in folders:
+        (tmp_path / "m" / folder).rename(tmp_path / "m" / f"class_{folder}")
+    said = run(tmp_path / "m", images, capsys)
+    assert f"classes background, {', '.join(f'class_{folder}' for folder in folders)}\n" in said
+
+
+def test_masks_of_several_kinds_are_no_objects(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would be joined in one class."""
+    images = save(tmp_path / "i", "a.png", "b.png")
+    masks = save(tmp_path / "m", "a_nuc.png", "a_cyt.png", rows=1)
+    save(masks, "b_nuc.png", "b_cyt.png", rows=1)
+    said = run(masks, images, capsys)
+    assert "2 images have masks whose names add '_cyt' and '_nuc'" in said
+    assert "with --mask-suffix _nuc, or move each kind to a folder with its name" in said
+    for kind in ("cyt", "nuc"):
+        for name in "ab":
+            save(tmp_path / "n", f"{kind}/{name}_{kind}.png")
+    assert "2 masks of 4 objects; classes background, cyt, nuc\n" in run(
+        tmp_path / "n", images, capsys
     )
+
+
+def test_masks_with_numbers_are_of_objects(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = save(tmp_path / "i", "a.png", "b.png")
+    masks = save(tmp_path / "m", "a_1.png", "a_2.png", rows=1)
+    save(masks, "b_1.png", "b_2.png", rows=1)
+    said = run(masks, images, capsys)
+    assert "2 masks of 4 objects; classes background, object\n" in said
+    assert "2 images with several masks: 4 files joined\n" in said
+
+
+def test_the_mask_of_an_image_that_is_gone_is_no_second_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = save(tmp_path / "i", "t1.png", "t2.png")
+    for folder in "AB":
+        for name in ("t1m.png", "t2m.png", "t1_1m.png"):
+            save(tmp_path / "m" / folder, name)
+    assert "image 't1_1.png' is not in" in run(tmp_path / "m", images, capsys)
+    said = run(tmp_path / "m", images, capsys, "--skip-missing")
+    assert "2 masks of 4 objects; classes background, A, B\n" in said
 
 
 def test_several_masks_of_an_image_in_the_folder_of_a_class(

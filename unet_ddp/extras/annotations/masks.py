@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+import shlex
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,14 +21,12 @@ from unet_ddp.data.readers.read import Source
 from unet_ddp.data.suffixes import detect_suffix, group_masks
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
+from unet_ddp.extras.annotations.object_files import ONLY_CLASS, Masks, find_objects
 from unet_ddp.extras.annotations.regions import Patch, paste
 from unet_ddp.extras.objects.borders import number_densely
 from unet_ddp.extras.palettes.rules import read_palette
 
 _ALIASES = {"_background_": "background", "__ignore__": "ignore"}  # Labelme's
-_ONLY_CLASS = "object"
-_MASKS = "/masks/"
-_Masks = dict[str, list[tuple[str, Path]]]  # of an image: class and file
 _UPLOAD = re.compile(r"^[0-9a-f]{8}-(?=.)")  # that Label Studio puts before a name
 
 
@@ -50,17 +48,13 @@ def open_folders(path: Path, images: dict[str, Path]) -> AnnotationSet:
 
     Files of objects are no `images`: they are removed there.
     """
-    if objects := _find_objects(path, images):
-        return AnnotationSet({_ONLY_CLASS: ""}, partial(_read_masks, objects, is_object=True))
-    image = next(iter(images.values()), path).resolve()
-    classes = []
-    masks: _Masks = {}
-    for folder in sorted(path.iterdir()):
-        if is_hidden(folder.name) or not folder.is_dir():
-            continue
-        if image.is_relative_to(folder.resolve()):
-            continue  # that of the images
-        classes.append(folder.name)
+    folders = _list_folders(path, images)
+    if found_objects := find_objects(path, folders, images):
+        objects, note = found_objects
+        read = partial(_read_masks, objects, is_object=True)
+        return AnnotationSet({ONLY_CLASS: ""}, read, [note])
+    masks: Masks = {}
+    for folder in folders:
         found = list_images(folder)
         suffix = detect_suffix(images, found, may_be_empty=True)
         for group in group_masks(images, found).values() if suffix else ():
@@ -68,7 +62,7 @@ def open_folders(path: Path, images: dict[str, Path]) -> AnnotationSet:
                 one, other, *_ = (found[name] for name in group.values())
                 raise UserError(
                     f"{folder}: {one} and {other} are of one image; if each is of an object, import each class by itself: "
-                    f"python -m unet_ddp import {folder}"
+                    f"python -m unet_ddp import {shlex.quote(str(folder))}"
                 )
         for name, mask in found.items():
             masks.setdefault(name.removesuffix(suffix), []).append((folder.name, mask))
@@ -77,38 +71,23 @@ def open_folders(path: Path, images: dict[str, Path]) -> AnnotationSet:
             f"{path}: has neither .json files of Labelme nor a folder for each class, nor several masks of one image; of "
             "another tool, give the file itself"
         )
-    return AnnotationSet(dict.fromkeys(classes, ""), partial(_read_masks, masks, is_object=False))
+    classes = dict.fromkeys((folder.name for folder in folders), "")
+    return AnnotationSet(classes, partial(_read_masks, masks, is_object=False))
 
 
-def _find_objects(path: Path, images: dict[str, Path]) -> _Masks:
-    """Return the masks of images of which any has several: x/1.png, x_1.png, or x/masks/1.png of x/images/y.png.
-
-    Folders 1 and 2 of masks 1 to 9 are classes, although there are images of these names.
-    """
-    found = files_by_name(path, {})
-    masks = [name for name in found if _MASKS in name] or [*found]
-    pictures = [name for name in images if _MASKS not in name]
-    above = {name: name.partition("/images/")[0] for name in pictures}
-    count = Counter(above.values())
-    keys = {key if count[key] == 1 else name: name for name, key in above.items()}
-    groups = group_masks(keys, masks)
-    are_alike = any(name.partition("/")[2] in images for name in masks)
-    if all(len(group) < 2 for group in groups.values()) or (
-        are_alike and 2 * len(groups) <= len(pictures)
-    ):
-        return {}
-    owners = {mask: keys[key] for key, group in groups.items() for mask in group.values()}
-    objects: _Masks = {}
-    for mask in sorted(masks):
-        folder = mask.rpartition("/")[0].removesuffix(_MASKS[:-1])
-        files = [(_ONLY_CLASS, Path(file)) for file in found[mask]]
-        objects.setdefault(owners.get(mask, folder or mask), []).extend(files)
-    for name in images.keys() - {*pictures}:
-        del images[name]
-    return objects
+def _list_folders(path: Path, images: dict[str, Path]) -> list[Path]:
+    """Return the folders in `path`, without that of the images."""
+    image = next(iter(images.values()), path).resolve()
+    return [
+        folder
+        for folder in sorted(path.iterdir())
+        if not is_hidden(folder.name)
+        and folder.is_dir()
+        and not image.is_relative_to(folder.resolve())
+    ]
 
 
-def _read_masks(masks: _Masks, *, is_object: bool) -> Iterator[AnnotatedImage]:
+def _read_masks(masks: Masks, *, is_object: bool) -> Iterator[AnnotatedImage]:
     """Yield the images; each value but 0 of a mask is an object, or the mask is that of one."""
     from scipy.ndimage import find_objects
 
