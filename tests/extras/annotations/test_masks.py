@@ -195,12 +195,14 @@ def test_masks_of_several_kinds_are_no_objects(
     )
 
 
+@pytest.mark.parametrize("name", ["{}_{}.png", "{}/{}.png"])
 def test_masks_with_numbers_are_of_objects(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     images = save(tmp_path / "i", "a.png", "b.png")
-    masks = save(tmp_path / "m", "a_1.png", "a_2.png", rows=1)
-    save(masks, "b_1.png", "b_2.png", rows=1)
+    masks = tmp_path / "m"
+    for image in "ab":
+        save(masks, name.format(image, 1), name.format(image, 2))
     said = run(masks, images, capsys)
     assert "2 masks of 4 objects; classes background, object\n" in said
     assert "2 images with several masks: 4 files joined\n" in said
