@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import cached_property
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -298,3 +298,11 @@ def test_a_function_s_list_is_refused() -> None:
 def by_the_last(logits: Tensor, masks: Tensor) -> Tensor:
     """Return a loss by the mean of the last three."""
     return remember(LAST, F.cross_entropy(logits, masks, ignore_index=255))
+
+
+@pytest.mark.parametrize("check", [check_loss, check_network])
+@pytest.mark.parametrize("norm", [nn.LazyLinear, nn.LazyBatchNorm1d])
+def test_a_lazy_layer_is_a_line(check: Any, norm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = partial(norm, 1) if norm is nn.LazyLinear else partial(norm, affine=False)
+    with pytest.raises(UserError, match=r"--(loss|model) .*has no size until the first pass"):
+        check(make, monkeypatch)

@@ -9,9 +9,9 @@ from typing import Any, SupportsIndex, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.parameter import is_lazy
 
 from unet_ddp.errors import UserError, shorten
+from unet_ddp.network.whole_tensors import check_sized
 
 _STRIDES = tuple(2**k for k in range(11))
 _FIELDS = "stride", "smallest", "largest", "_logit_channels", "_part_name"
@@ -111,11 +111,7 @@ def make_own(
         raise UserError(f"--model {name}: {reason}; see docs/own_parts.md") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"--model {name}: returns {shorten(network)}, no torch.nn.Module")
-    lazy = next((key for key, p in network.named_parameters() if is_lazy(p)), None)
-    if lazy is not None:
-        raise UserError(
-            f"--model {name}: {lazy} has no size until the first pass (a lazy layer); give the layer its channels"
-        )
+    check_sized(f"--model {name}", network)
     stride = getattr(network, "stride", AnySize.stride)
     if stride not in _STRIDES:
         raise UserError(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from unet_ddp.config import OptimizationConfig
 from unet_ddp.errors import UserError, shorten
+from unet_ddp.network.whole_tensors import check_sized
 from unet_ddp.plugins import find
 from unet_ddp.training.losses import Batch, SegmentationLoss, Term
 from unet_ddp.training.own_state import (
@@ -159,6 +160,7 @@ def try_loss(
 
 def _check_state(name: str, loss: SegmentationLoss) -> None:
     """Check that the state dict can be saved, and that each parameter is in it, and so will be trained."""
+    check_sized(f"--loss {name}", loss)
     check_saved(f"--loss {name}", loss.state_dict())
     for _, holder in holders(loss):
         for attribute, value in vars(holder).items():
