@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import math
+import warnings
 from collections import deque
 from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -101,7 +105,54 @@ class OfLastCall(nn.Module):
         return moved
 
 
+class OfParameters(nn.Module):
+    """Keeps a copy of a layer that its state dict does not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+        self.copies: list[nn.Module] = []
+
+    def forward(self, value: Tensor) -> Tensor:
+        if not self.copies:
+            self.copies.append(copy.deepcopy(self.layer).requires_grad_(False))
+        return value + self.copies[0](value.view(1)).squeeze()  # type: ignore[no-any-return]
+
+
+class Teacher(OfParameters):
+    """The copy follows the layer, and is not used yet."""
+
+    def forward(self, value: Tensor) -> Tensor:
+        super().forward(value)
+        if self.training:
+            pairs = zip(self.copies[0].parameters(), self.layer.parameters(), strict=True)
+            for mean, parameter in pairs:
+                mean.mul_(0.9).add_(parameter, alpha=0.1)
+        return value
+
+
+class InHiddenModule(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = [InObject()]
+
+    def forward(self, value: Tensor) -> Tensor:
+        return self.hidden[0](value)  # type: ignore[no-any-return]
+
+
+class OfClass(nn.Module):
+    calls: ClassVar[int] = 0
+
+    def forward(self, value: Tensor) -> Tensor:
+        type(self).calls += 1
+        return value
+
+
 KEPT = {
+    OfParameters: "",  # by its value
+    Teacher: "copies",
+    InHiddenModule: "hidden",
+    OfClass: "OfClass.calls",
     InAttribute: "last",
     InClass: "InClass.last",
     InDefault: "InDefault.forward",
@@ -185,7 +236,45 @@ class Frozen(nn.Module):
         return self.norm(value.view(-1, 1)).view(value.shape)  # type: ignore[no-any-return]
 
 
-TAKEN = (Buffer, Number, Cached, Shown, Normed, Frozen)
+class Hidden(nn.Module):
+    """Has a constant module in a list, in training: its batch norm does not use what it counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.constant = [nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))]
+
+    def forward(self, value: Tensor) -> Tensor:
+        return value + self.constant[0](value.expand(2, 1)).sum() / 10  # type: ignore[no-any-return]
+
+
+class Odd(nn.Module):
+    """Keeps what has no value, no size or is not equal to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given, self.times = lambda: later, [np.datetime64("NaT")]
+        self.sizes = [nn.parameter.UninitializedParameter(), nn.LazyLinear(1)]
+        if self.times is None:
+            later = 1
+
+    def forward(self, value: Tensor) -> Tensor:
+        return value
+
+
+class Best(nn.Module):
+    """Its number is infinite before each other call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.best = 0.0
+
+    def forward(self, value: Tensor) -> Tensor:
+        self.best = 5 if math.isinf(self.best) else math.inf
+        return value
+
+
+TAKEN = (Hidden, Odd, Best, Buffer, Number, Cached, Shown, Normed, Frozen)
 
 
 @pytest.fixture(autouse=True)
@@ -298,6 +387,64 @@ def test_a_function_s_list_is_refused() -> None:
 def by_the_last(logits: Tensor, masks: Tensor) -> Tensor:
     """Return a loss by the mean of the last three."""
     return remember(LAST, F.cross_entropy(logits, masks, ignore_index=255))
+
+
+class Counter(Network):
+    """Counts its passes in its class."""
+
+    calls: ClassVar[int] = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        type(self).calls += 1
+        return super().forward(images)
+
+
+def test_a_number_of_a_network_s_class_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "Network", Counter)
+    with pytest.raises(UserError, match=r"Counter\.calls is kept from pass to pass"):
+        check_network(nn.Identity, monkeypatch)
+
+
+def namesake(function: Any) -> type[nn.Module]:
+    """Return a class of always the same name."""
+    return type("Namesake", (nn.Module,), {"forward": function, "calls": 0})
+
+
+class TwoOfAName(nn.Module):
+    """The first counts in its class, and the second has the class's name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = COUNTING(), namesake(lambda _, value: value)()
+
+    def forward(self, value: Tensor) -> Tensor:
+        return self.two(self.one(value))  # type: ignore[no-any-return]
+
+
+COUNTING = namesake(OfClass.forward)
+
+
+@pytest.mark.parametrize("check", [check_loss, check_network])
+def test_a_class_does_not_hide_another_of_its_name(
+    check: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=r"Namesake\.calls is kept"):
+        check(TwoOfAName, monkeypatch)
+
+
+def scripted() -> nn.Module:
+    """Return a module of TorchScript."""
+    with warnings.catch_warnings(action="ignore"):  # that it is old
+        return torch.jit.script(nn.Identity())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("check", [check_loss, check_network])
+def test_a_module_of_torchscript_is_a_line(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"--(loss|model) .*has a module of TorchScript"):
+        check(partial(scripted), monkeypatch)
+    monkeypatch.setitem(globals(), "by_the_last", scripted())
+    with pytest.raises(UserError, match=r"--loss .*by_the_last: is or has a module of TorchScript"):
+        test_a_function_s_list_is_refused()
 
 
 @pytest.mark.parametrize("check", [check_loss, check_network])

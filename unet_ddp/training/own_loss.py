@@ -18,6 +18,8 @@ from unet_ddp.training.losses import Batch, SegmentationLoss, Term
 from unet_ddp.training.own_state import (
     Numbers,
     check_saved,
+    check_unscripted,
+    draw_step,
     find_changed,
     holders,
     keeping,
@@ -81,6 +83,7 @@ def make_own_term(name: str, options: OptimizationConfig) -> Term:
         UserError: it can't be made, or its column's name is missing or taken.
     """
     kind = find("losses", name)
+    check_unscripted(f"--loss {name}", kind)  # it has no signature
     try:
         if _is_plain(kind):
             # Of an object a copy: another run in this process begins with it as it is now.
@@ -160,6 +163,7 @@ def try_loss(
 
 def _check_state(name: str, loss: SegmentationLoss) -> None:
     """Check that the state dict can be saved, and that each parameter is in it, and so will be trained."""
+    check_unscripted(f"--loss {name}", loss)
     check_sized(f"--loss {name}", loss)
     check_saved(f"--loss {name}", loss.state_dict())
     for _, holder in holders(loss):
@@ -193,7 +197,7 @@ def _check_sums(name: str, loss: SegmentationLoss, logits: Tensor, masks: Tensor
 def _compare_again(name: str, loss: SegmentationLoss, logits: Tensor, masks: Tensor) -> None:
     """Check that a new loss with the same state dict and numbers gives the same next value, and so does this one again."""
     counted = Numbers(loss.own_terms).read()
-    state = {key: value.clone() for key, value in loss.state_dict().items()}
+    state = draw_step(loss)
     with torch.random.fork_rng([]):
         torch.manual_seed(1)  # what a new one draws differs
         twin = type(loss)(loss.options).to(logits.device)

@@ -15,6 +15,8 @@ from unet_ddp.errors import UserError
 from unet_ddp.training.own_state import (
     Numbers,
     check_saved,
+    check_unscripted,
+    draw_step,
     find_changed,
     holders,
     keeping,
@@ -89,11 +91,7 @@ def try_network(
 
 
 def _check_parameters(where: str, network: nn.Module) -> None:
-    if any(isinstance(each, torch.jit.ScriptModule) for each in network.modules()):
-        raise UserError(
-            f"{where}: is or has a module of TorchScript; return the nn.Module that it was made of, and use --compile "
-            "for speed"
-        )
+    check_unscripted(where, network)
     if not any(p.is_floating_point() and p.requires_grad for p in network.parameters()):
         raise UserError(f"{where}: has no parameters to train")
 
@@ -181,7 +179,8 @@ def _pass_again(
 ) -> tuple[list[Tensor], list[dict[str, list[object]]]]:
     """Return the outputs of the network, its twin and the network, and what each has then kept; then by other chance."""
     modes = [(module, module.training) for module in network.modules()]
-    state = {name: value.clone() for name, value in network.state_dict().items()}
+    first = {name: value.clone() for name, value in network.state_dict().items()}
+    state = draw_step(network)
     numbers = Numbers({"model": network})
     counted, outputs, unsaved = numbers.read(), [], []
     seeds = (1, 1, 1) if is_training else (1, 1, 1, 2)
@@ -194,6 +193,8 @@ def _pass_again(
         with torch.set_grad_enabled(is_training):
             outputs.append(each(example.flip(0) * 0.5).detach().double())
         unsaved.append(read_unsaved(each))
+    for each in (network, twin):
+        each.load_state_dict(first)
     for module, mode in modes:
         module.training = mode
     return outputs, unsaved

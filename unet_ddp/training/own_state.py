@@ -11,15 +11,17 @@ import random
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
-from types import ModuleType, SimpleNamespace
+from types import CellType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.network.whole_tensors import is_whole
@@ -97,7 +99,7 @@ class Numbers:
             name, _, attribute = place.rpartition(":")
             if name in self._holders and isinstance(number, (bool, int, float)):
                 kind = type(self._holders[name].get(attribute))
-                is_whole_number = kind in (bool, int) and number == int(number)
+                is_whole_number = kind in (bool, int) and number % 1 == 0
                 self._holders[name][attribute] = kind(number) if is_whole_number else number
 
 
@@ -131,7 +133,7 @@ def read_unsaved(part: object) -> dict[str, list[object]]:
     Its plain numbers are saved, and not among it. What its classes, its module and their functions keep is.
     """
     found: dict[str, list[object]] = {}
-    shared: dict[str, Mapping[str, object]] = {}
+    shared: dict[Any, str] = {}  # names of classes, functions and modules
     for path, holder in holders(part):
         attributes = dict(vars(holder))
         for name in attributes.get("_non_persistent_buffers_set", ()):
@@ -140,13 +142,16 @@ def read_unsaved(part: object) -> dict[str, list[object]]:
             if name not in _OF_TORCH and not isinstance(value, (bool, int, float)):
                 found[f"its {path}.{name}".replace(" .", " ")] = [*_flatten(value)]
         kinds: Sequence[Any] = [holder] if inspect.isfunction(holder) else type(holder).__mro__
-        for kind in filter(_is_users, kinds):
-            shared[kind.__name__] = vars(kind)
-            shared[kind.__module__] = vars(sys.modules[kind.__module__])
-    for place, values in shared.items():
-        for name, value in values.items():
+        for kind in kinds:
+            if _is_users(kind):
+                shared[sys.modules[kind.__module__]] = kind.__module__
+            # Also a class that is made of the user's: type(self) is that one.
+            if _is_users(kind) or any(map(_is_users, getattr(kind, "__bases__", ()))):
+                shared[kind] = kind.__name__
+    for each, place in shared.items():
+        for name, value in vars(each).items():
             if not name.startswith("__"):  # Python's own
-                found[f"{place}.{name}"] = [*_flatten(value)]
+                found.setdefault(f"{place}.{name}", []).extend(_flatten(value))
     return found
 
 
@@ -158,7 +163,7 @@ def _is_users(kind: object) -> bool:
 
 def _flatten(value: object, depth: int = 5) -> Iterator[object]:
     """Yield the plain values in containers, and in attributes of the user's objects; objects in those are left out."""
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor) and not is_lazy(value):  # a lazy one has no shape
         yield tuple(value.shape)
         is_odd = value.layout != torch.strided or value.is_quantized or value.is_meta
         if not is_odd and value.numel() <= _MOST:
@@ -177,7 +182,7 @@ def _flatten(value: object, depth: int = 5) -> Iterator[object]:
             inner, depth = value, depth - 1
         elif isinstance(value, Mapping):
             inner, depth = chain(*value.items()), depth - 1
-        elif hasattr(value, "__dict__") and not isinstance(value, (nn.Module, ModuleType)):
+        elif hasattr(value, "__dict__") and not isinstance(value, ModuleType):
             inner, depth = _list_inner(value), depth - 3
         for each in [*inner]:
             yield from _flatten(each, depth)
@@ -186,12 +191,27 @@ def _flatten(value: object, depth: int = 5) -> Iterator[object]:
 def _list_inner(value: object) -> Iterable[object]:
     """Return the attributes of an object of the user's, or what a function of theirs has at hand."""
     if inspect.isfunction(value):
-        cells = inspect.getclosurevars(value).nonlocals
-        return chain(
-            value.__defaults__ or (), (value.__kwdefaults__ or {}).values(), cells.values()
-        )
+        defaults = chain(value.__defaults__ or (), (value.__kwdefaults__ or {}).values())
+        return chain(defaults, *map(_read_cell, value.__closure__ or ()))
+    if isinstance(value, nn.Module):
+        return chain(*map(_list_kept, value.modules()))
     is_users = isinstance(value, SimpleNamespace) or _is_users(type(value))
     return chain(*vars(value).items()) if is_users else ()
+
+
+def _read_cell(cell: CellType) -> Iterator[object]:
+    with suppress(ValueError):  # a name that has no value yet
+        yield cell.cell_contents
+
+
+def _list_kept(module: nn.Module) -> Iterator[object]:
+    """Yield tensors of a module that may be in no state dict, as in a list, and its other attributes if it is the user's."""
+    yield from module.parameters(recurse=False)
+    # In training a batch norm does not read them.
+    if not (module.training and isinstance(module, _BatchNorm)):
+        yield from module.buffers(recurse=False)
+    if _is_users(type(module)):
+        yield from (value for name, value in vars(module).items() if name not in _OF_TORCH)
 
 
 def find_changed(before: Mapping[str, list[object]], after: Mapping[str, list[object]]) -> str:
@@ -206,7 +226,7 @@ def find_changed(before: Mapping[str, list[object]], after: Mapping[str, list[ob
 def _is_alike(one: object, other: object) -> bool:
     if isinstance(one, (float, np.floating)) and isinstance(other, (float, np.floating)):
         return math.isclose(one, other, rel_tol=_CLOSE) or (math.isnan(one) and math.isnan(other))
-    return bool(one == other)
+    return bool(one == other) or str(one) == str(other) == "NaT"  # numpy's, which is not itself
 
 
 def _copy_values(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,6 +249,29 @@ def _write_back(value: Any, before: Any) -> None:
         return
     value.clear()
     (value.extend if hasattr(value, "extend") else value.update)(before)
+
+
+def draw_step(module: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of a state dict, with parameters as after a step: what a module has made of the old ones shows."""
+    named = module.named_parameters(remove_duplicate=False)
+    trained = {name for name, parameter in named if parameter.requires_grad}
+    state = {name: value.detach().clone() for name, value in module.state_dict().items()}
+    for name in filter(trained.__contains__, state):
+        state[name] *= 1 + torch.rand_like(state[name]) / 10
+    return state
+
+
+def check_unscripted(where: str, part: object) -> None:
+    """Check that a part is and has no module of TorchScript.
+
+    Raises:
+        UserError: it is or has one.
+    """
+    if any(isinstance(holder, torch.jit.ScriptModule) for _, holder in holders(part)):
+        raise UserError(
+            f"{where}: is or has a module of TorchScript; use the nn.Module that it was made of, and --compile "
+            "for speed"
+        )
 
 
 def check_saved(where: str, state: Mapping[str, Any]) -> None:
