@@ -167,7 +167,8 @@ def _flatten(value: object, depth: int = 5) -> Iterator[object]:
         yield tuple(value.shape)
         is_odd = value.layout != torch.strided or value.is_quantized or value.is_meta
         if not is_odd and value.numel() <= _MOST:
-            yield float(torch.linalg.vector_norm(value.detach().to(torch.complex128)))
+            kind = torch.complex128 if value.is_complex() else torch.float64
+            yield float(torch.linalg.vector_norm(value.detach().to(kind)))
     elif isinstance(value, np.ndarray):
         yield value.shape
         if value.dtype.kind in "biufc" and value.size <= _MOST:
