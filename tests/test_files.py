@@ -164,9 +164,16 @@ def test_an_error_of_writing_is_one_line() -> None:
             with pytest.raises(UserError) as caught, write_errors(Path("a"), f"{advice}, or use b"):
                 raise OSError(reason, "No")
             assert str(caught.value) == "a: can't be written: No; use b"
-        with pytest.raises(UserError, match=r"written: No$"), write_errors(Path("a"), advice):
+        with (
+            pytest.raises(UserError, match=r"written: No; make it writable$"),
+            write_errors(Path("a"), advice),
+        ):
             raise OSError(errno.EACCES, "No")
-        for full in (OSError("52 requested and 20 written"), OSError(errno.ENOSPC, "No space")):
+        for full in (
+            OSError("20 written"),
+            OSError(errno.ENOSPC, "No"),
+            OSError(errno.EIO, "Broken"),
+        ):
             with pytest.raises(UserError, match=advice), write_errors(Path("a"), advice):
                 raise full
     with pytest.raises(ValueError, match="other"), write_errors(Path("a")):

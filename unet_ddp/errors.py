@@ -16,7 +16,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # what a full disk says
+FULL, BROKEN = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)), errno.EIO  # say disks
 BAR = "UNET_DDP_BAR"  # in the environment of what this program starts: its reader shows bars
 _SHOWN = 60  # characters of a value in a message
 _LONGEST = 4096  # text or list in a file

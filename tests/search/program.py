@@ -165,7 +165,7 @@ Advice = tuple[str, str, list[str], str]
 def find_advice(start: Start) -> Iterator[Advice]:
     """Yield each thing that a message says to do."""
     text = start.err.strip().removeprefix("error: ").replace(r"\n", "\n")  # in a name
-    said = re.split(r"; |: (?=continue|delete|leave|free)", text, maxsplit=1)[-1]
+    said = re.split(r"; |: (?=continue|delete|leave|free|make)", text, maxsplit=1)[-1]
     file, flags, name = text.split(":")[0], list(start.flags), start.name
     source = names_file(flags)
     plain = [flag for flag in flags if flag not in ("--resume", source)]
@@ -173,7 +173,7 @@ def find_advice(start: Start) -> Iterator[Advice]:
         yield "delete it", name, flags, file
     if re.search(r"rename (it|them)", text):
         yield "rename it", name, flags, text.split(": ")[0]
-    if re.search(r"free some|make room", said):
+    if re.search(r"free some|make room|make it writable", said):
         yield "free some space", name, flags, ""
     if re.search(r"without --resume", said):
         yield "without --resume", name, plain, ""

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import RLock
 from typing import IO
 
-from unet_ddp.errors import FULL, UserError
+from unet_ddp.errors import BROKEN, FULL, UserError
 from unet_ddp.files.completing import holds_back
 from unet_ddp.files.output import complain as complain
 from unet_ddp.storage import open_address, real_file, storage_of
@@ -113,8 +113,8 @@ def write_errors(path: Path, advice: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (None, *FULL):  # as without permission: more room is no remedy
-            advice = re.sub("^(make room|free some space)(, or )?", "", advice)
+        if error.errno not in (None, BROKEN, *FULL):  # as without permission: room is no remedy
+            advice = re.sub("^(make room|free).*?(, or |$)", "", advice) or "make it writable"
         reason = f"{path}: can't be written: {error.strerror or error}"
         raise UserError("; ".join(filter(None, (reason, advice)))) from None
 
