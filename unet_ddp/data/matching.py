@@ -222,7 +222,7 @@ def _advise_on_others(folder: Path) -> str:
     """Return what can be read, and what to do with the files below a folder, none of which can."""
     walked = () if is_address(folder) else os.walk(folder)
     names = [name for *_, inside in walked for name in inside]
-    if "pack.index" in names:
+    if not is_address(folder) and (folder / "pack.index").is_file():
         return f"but a pack; use --images {folder} without --masks"
     return f"({', '.join(list_suffixes())}); {advise_export(names, _OTHERS)}"
 

@@ -1,4 +1,4 @@
-"""What masks' names add to their images', and the masks of which an image has several."""
+"""Suffixes that masks' names add to their images', and images that have several masks."""
 
 from __future__ import annotations
 

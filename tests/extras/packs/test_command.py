@@ -293,6 +293,7 @@ def test_a_pack_is_there_as_a_whole_or_not_at_all(
     assert run(capsys, *argv)[0] == 0
     assert {path.name for path in mine.parent.iterdir()} == {INDEX, "shard-000000.tar"}
     imgs, folder = str(tmp_path / "imgs"), str(mine.parent)
+    shutil.copytree(folder, tmp_path / "above" / "pack")  # a folder of packs is none
     for places, said in (
         ({"images": imgs}, r"contains no pack \(pack\.index\); for a folder of images"),
         ({"images": f"{folder}.moved"}, r"\.moved: not found; name the pack by --images"),
@@ -304,6 +305,7 @@ def test_a_pack_is_there_as_a_whole_or_not_at_all(
             {"images": imgs, "masks": folder},
             rf"contains no masks but a pack; use --images {folder} without",
         ),
+        ({"images": str(tmp_path / "above"), "masks": imgs}, r"above: contains no images \("),
     ):
         with pytest.raises(UserError, match=said):
             prepare_data(DataConfig(**places), parts=DATA_PARTS, seed=0)
