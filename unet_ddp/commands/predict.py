@@ -24,7 +24,7 @@ from unet_ddp.distributed.launch import parse_program, run_on_all_ranks
 from unet_ddp.distributed.world import World
 from unet_ddp.files import exit_on_signals
 from unet_ddp.prediction.config import PredictConfig, parse_predict
-from unet_ddp.prediction.load import load_predictor, name_networks
+from unet_ddp.prediction.load import load_predictor, mark_masks
 from unet_ddp.prediction.outputs.base import open_outputs
 from unet_ddp.prediction.outputs.records import Records
 from unet_ddp.prediction.paths import find_images, name_outputs
@@ -59,7 +59,7 @@ def predict(config: PredictConfig, world: World) -> int:
             outputs,
             models=models,
             ground_resolution=predictor.format.ground_resolution,
-            mark=name_networks(predictor.models),
+            mark=mark_masks(predictor),
         )
     )
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The files of earlier jobs: which are whole and fit their images, and which network has made a mask."""
+"""The files of earlier jobs: which are whole and fit their images, and how a mask was made."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _PNG, _TIFF = b"\x89PNG", (b"II", b"MM")  # first bytes
 _PICTURES = (".png", ".tif", ".tiff")
 _SOFTWARE = 305  # tag of a TIFF
 _PARTS = ((273, 279), (324, 325))  # tags of the places and sizes of its strips, and of its tiles
-_MARK = re.compile(r"unet_ddp ([0-9a-f]+\.[0-9a-f]+)")
+_MARK = re.compile(r"unet_ddp ([0-9a-f]+\.[0-9a-f]+(?: [a-z]+=[a-z0-9.+-]{1,24})*)")
+_WINDOWS = {"tile", "overlap"}  # settings for images that are not seen whole
 _DAMAGE = "corrupt or truncated", "not a readable image"  # in the messages of readers
 _INSTEAD = "or --overwrite in place of --skip-existing"
 _WAYS = f"use another --output, {_INSTEAD}"
@@ -49,7 +50,7 @@ class Look(NamedTuple):
     """Facts of a whole file; its pixels are not decoded."""
 
     size: Size | None = None  # of a picture, if it is known
-    mark: str = ""  # of the network that made a mask; empty for one of a person or another program
+    mark: str = ""  # of the network and settings that made a mask; empty for one of a person or another program
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Found:
     is_complete: bool  # all of its files exist
     mask: Path | None = None
     mark: str = ""  # of that mask
+    size: Size | None = None  # of it, if it is known
     refusal: str = ""  # why it can't be replaced, although it does not fit
 
     @property
@@ -135,19 +137,50 @@ def find_earlier(
 
 
 def _report(damaged: Sequence[Path], done: Sequence[Found], own: str) -> None:
-    """Print what is predicted again, and which masks are another network's."""
-    others = [each for each in done if each.mark not in ("", own)]
-    for each in others:
-        if own and each.mark.partition(".")[2] != own.partition(".")[2]:
+    """Print what is predicted again, and which masks another network or other settings have made."""
+    network, _, classes = own.partition(" ")[0].partition(".")
+    foreign, changed = [], {}
+    for each in done if own else []:
+        theirs, _, their_classes = each.mark.partition(" ")[0].partition(".")
+        if each.mark and their_classes != classes:
             raise UserError(f"{each.mask}: was made by a network of other classes; {_WAYS}")
+        if each.mark and theirs != network:
+            foreign.append(each.mask)
+        elif difference := _compare_settings(each, own):
+            changed[each.mask] = difference
     if damaged:
         fault = "cut off, or of another size than the image"
         print_lines(f"predicting again {count_of(len(damaged), 'file')} {fault}, e.g. {damaged[0]}")
-    if own and others:
+    if foreign:
         print_lines(
-            f"warning: keeping {count_of(len(others), 'mask')} of another network, e.g. {others[0].mask}; to "
-            f"have all of one, {_WAYS}"
+            f"warning: keeping {count_of(len(foreign), 'mask')} of another network, e.g. {foreign[0]}; to have all of "
+            f"one, {_WAYS}"
         )
+    if changed:
+        mask, difference = next(iter(changed.items()))
+        print_lines(
+            f"warning: keeping {count_of(len(changed), 'mask')} made with other settings, e.g. {mask} ({difference}); "
+            f"to have all alike, {_WAYS}"
+        )
+
+
+def _compare_settings(found: Found, own: str) -> str:
+    """Return the settings in which a mask and this job differ, with both values; empty if the pixels are the same.
+
+    Masks of earlier versions name no settings.
+    """
+    theirs, ours = (
+        dict(word.split("=") for word in mark.split()[1:]) for mark in (found.mark, own)
+    )
+    every = dict.fromkeys([*theirs, *ours]) if theirs else {}
+    if found.size and "resolution" not in ours:
+        sides = [each.get("tile", "") for each in (theirs, ours)]
+        longest = max(found.size) * float(ours["scale"])
+        if all(side.isdecimal() and longest <= int(side) for side in sides):  # it is seen whole
+            every = {name: None for name in every if name not in _WINDOWS}
+    names = [name for name in every if theirs.get(name) != ours.get(name)]
+    values = [" ".join(f"{n}={each.get(n, 'none')}" for n in names) for each in (theirs, ours)]
+    return ", here ".join(filter(None, values))
 
 
 # -- one image --------------------------------------------------------------------------------
@@ -173,13 +206,15 @@ def _look_at_one(masks: MaskFile, existing: Container[Path], image: ImageFiles) 
                 refusal = refusal or _refuse_foreign(path, seen, size)
                 looks[path] = None
     mask = next(iter(known), None)
+    first = next(filter(None, known.values()), Look())
     return Found(
         image.index,
         [path for path, seen in looks.items() if seen],
         [path for path, seen in looks.items() if not seen],
         len(here) == len(image.written),
         mask,
-        next((seen.mark for seen in known.values() if seen), ""),
+        first.mark,
+        first.size,
         refusal,
     )
 

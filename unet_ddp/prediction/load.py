@@ -10,7 +10,6 @@ from unet_ddp.checkpoints.weights import list_runs
 from unet_ddp.distributed.device import predicts_in_bfloat16
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import print_lines
-from unet_ddp.prediction.backends import LoadedModel
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.scale_warning import watch_scale
@@ -50,9 +49,29 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
     return predictor
 
 
-def name_networks(models: Sequence[LoadedModel]) -> str:
-    """Return the mark of the masks of networks: digests of their weights and of their classes; empty if one has none."""
-    labels = models[0].labels
-    parts = sorted(model.digest for model in models), (labels.kind, labels.rgb, labels.values)
-    weights, classes = (hashlib.sha256(repr(part).encode()).hexdigest() for part in parts)
-    return f"{weights[:16]}.{classes[:8]}" if all(model.digest for model in models) else ""
+def mark_masks(predictor: Predictor, threshold: float | None = None) -> str:
+    """Return the mark of masks: digests of the weights and classes, then the settings that change a mask.
+
+    The `threshold` is the predictor's by default. The mark is empty if the weights of a network are not known.
+    """
+    labels, pixels, tiling = predictor.labels, predictor.preprocessing, predictor.tiling
+    digests = sorted(model.digest for model in predictor.models)
+    least = threshold or predictor.threshold or 0.5
+    ground = pixels.ground_resolution
+    settings = {
+        "threshold": labels.is_binary and f"{least:g}",
+        "tta": predictor.tta,
+        "tile": tiling.window,
+        "overlap": f"{100 * tiling.overlap:g}",
+        "scale": f"{pixels.scale:g}",
+        "resolution": ground and f"{ground:g}",
+        "tuning": "".join(_digest(line)[:8] for line in labels.describe_tuning()),
+    }
+    classes = _digest((labels.kind, labels.rgb, labels.values))
+    words = [f"{name}={value}" for name, value in settings.items() if value]
+    mark = " ".join([f"{_digest(digests)[:16]}.{classes[:8]}", *words])
+    return mark if all(digests) else ""
+
+
+def _digest(facts: object) -> str:
+    return hashlib.sha256(repr(facts).encode()).hexdigest()

@@ -25,7 +25,7 @@ from unet_ddp.extras.report.gallery import draw_layer, draw_photo, name_colours,
 from unet_ddp.extras.report.page import open_template
 from unet_ddp.files import ended_by_sigterm, temporary_folder
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.load import name_networks
+from unet_ddp.prediction.load import mark_masks
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
 from unet_ddp.prediction.paths import name_outputs
 from unet_ddp.prediction.pipeline import Job, summarise, write_outputs
@@ -76,10 +76,7 @@ def try_image(predictor: Predictor, path: Path, progress: Callable[..., object])
     config, wanted = PredictConfig((), overwrite=True), predictor.format
     outputs = open_outputs(config, predictor.labels, wanted)
     resolution = wanted.ground_resolution
-    mark = name_networks(predictor.models)
-    (files,) = name_outputs(
-        [path], config, predictor.labels, outputs, ground_resolution=resolution, mark=mark
-    )
+    (files,) = name_outputs([path], config, predictor.labels, outputs, ground_resolution=resolution)
     image = predictor.open(files.source)
     is_whole, has_threshold = predictor.fits(image.input_size), predictor.labels.is_binary
     done, total = count(), 1
@@ -106,7 +103,8 @@ def show(
     if labels.is_binary and threshold != round(prediction.threshold or 0.5, 3):
         prediction = replace(prediction, threshold=threshold)
     place = files.image.parent / str(threshold)  # browsers keep a file by its address
-    files = replace(files, mask=place / files.mask.name)
+    mark = mark_masks(predictor, prediction.threshold)
+    files = replace(files, mask=place / files.mask.name, mark=mark)
     try:
         config = PredictConfig(())
         outputs = open_outputs(config, labels, predictor.format)

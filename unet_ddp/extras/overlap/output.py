@@ -16,6 +16,7 @@ from unet_ddp.extras.outputs.probabilities import name_parts
 from unet_ddp.extras.overlap.bits import join_planes
 from unet_ddp.files import replacing, write_errors
 from unet_ddp.prediction.outputs.base import ADVICE, ImageFiles
+from unet_ddp.prediction.outputs.image_files import PROGRAM
 from unet_ddp.prediction.outputs.mask import MaskFile, write_mask
 from unet_ddp.prediction.prediction import Prediction
 
@@ -55,6 +56,8 @@ class ClassMasks(MaskFile):
             return
         place = image.source.place
         how: Any = {"photometric": "minisblack", "compression": "zlib", "metadata": None}
+        if image.mark:
+            how["software"] = f"{PROGRAM} {image.mark}"
         with write_errors(paths[0], ADVICE), replacing(paths[0]) as temporary:
             if place is not None:
                 bands = np.stack([plane * np.uint8(255) for plane in planes])

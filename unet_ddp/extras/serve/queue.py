@@ -17,7 +17,7 @@ from unet_ddp.data.readers.base import TooLargeError
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError
 from unet_ddp.extras.serve.settings import ServeConfig
-from unet_ddp.prediction.load import name_networks
+from unet_ddp.prediction.load import mark_masks
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
 from unet_ddp.prediction.paths import name_outputs
 from unet_ddp.prediction.pipeline import Job, predict_in_batches, summarise, write_outputs
@@ -60,7 +60,7 @@ class PredictionQueue:
         if predictor.labels.may_overlap:  # it has a PNG for each class, but one TIFF
             asked = replace(asked, mask_format="tif")
         self._outputs = open_outputs(asked, predictor.labels, predictor.format)
-        self._mark = name_networks(predictor.models)
+        self._mark = mark_masks(predictor)
         self._job = Job(asked, World(), [], predictor, self._outputs)
 
     def predict(self, path: Path, *, is_json: bool) -> Future[Answer]:
