@@ -30,14 +30,18 @@ def _advise(file: Path) -> str:
 
 
 def files_by_name(
-    folder: Path, stamps: dict[str, Stamp], is_wanted: Callable[[str], bool] = can_read
+    folder: Path,
+    stamps: dict[str, Stamp],
+    is_wanted: Callable[[str], bool] = can_read,
+    others: dict[str, list[str]] | None = None,
 ) -> dict[str, list[str]]:
     """Return the files below `folder` whose suffix is wanted, by the key of their relative path without it.
 
-    By default they are images. Those at an address are, and add their `stamps`.
+    By default they are images. Those at an address are, and add their `stamps`. Files of other suffixes that are not
+    hidden are added to `others`, by their whole names.
     """
     if is_address(folder):
-        return _list_address(folder, stamps)
+        return _list_address(folder, stamps, others)
     if not os.path.isdir(folder):  # pathlib's raises for names that none can have
         reason = (
             f"is a file, not a folder; {_advise(folder)}" if os.path.exists(folder) else "not found"
@@ -52,11 +56,15 @@ def files_by_name(
         seen.update(targets)
         relative = os.path.relpath(parent, folder)
         prefix = "" if relative == "." else relative.replace(os.sep, "/") + "/"
-        others = _find_others(parent, {*names})
-        for name in sorted({*names} - others):  # text, not paths: 100,000 files take a second
+        left = _find_others(parent, {*names})
+        for name in sorted({*names} - left):  # text, not paths: 100,000 files take a second
             stem, _, suffix = name.rpartition(".")
-            if stem and not is_hidden(name) and is_wanted(f".{suffix.lower()}"):
+            if is_hidden(name):
+                continue
+            if stem and is_wanted(f".{suffix.lower()}"):
                 files[file_key(prefix + stem)].append(f"{parent}/{name}")
+            elif others is not None:
+                others[file_key(prefix + name)] = [f"{parent}/{name}"]
     return files
 
 
@@ -95,18 +103,23 @@ def find_predictions(images: Mapping[str, Sequence[str]]) -> set[str]:
     }
 
 
-def _list_address(folder: Path, stamps: dict[str, Stamp]) -> dict[str, list[str]]:
+def _list_address(
+    folder: Path, stamps: dict[str, Stamp], others: dict[str, list[str]] | None
+) -> dict[str, list[str]]:
     """Return the same of an address, and add the files' `stamps`."""
     files: dict[str, list[str]] = defaultdict(list)
     found = storage_of(folder).list_objects(folder)
     objects = tqdm(found, f"listing {folder}", unit="", leave=False, disable=hides_bars())
     for key, size, changed in objects:
         stem, dot, suffix = key.rpartition(".")
-        hidden = any(map(is_hidden, key.split("/")))
-        if stem and not hidden and can_read((dot + suffix).lower()):
-            address = f"{folder}/{key}"
+        if any(map(is_hidden, key.split("/"))):
+            continue
+        address = f"{folder}/{key}"
+        if stem and can_read((dot + suffix).lower()):
             files[file_key(stem)].append(address)
             stamps[address] = size, changed
+        elif others is not None:
+            others[file_key(key)] = [address]
     return files
 
 

@@ -13,9 +13,8 @@ from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.listing import files_by_name, find_predictions
 from unet_ddp.data.masks import Size
 from unet_ddp.data.names import copies_of, file_key, find_spelling, without_compound
+from unet_ddp.data.other_files import advise_on_others, note_others
 from unet_ddp.data.pairs import CLASSES_MARK, DataPaths, Pair, Pairs, Stamp, collect, list_kinds
-from unet_ddp.data.readers.microscopes import advise_export
-from unet_ddp.data.readers.read import list_suffixes
 from unet_ddp.data.suffixes import Files
 from unet_ddp.errors import UserError, count_of, shorten
 from unet_ddp.files import as_path, is_address
@@ -39,7 +38,6 @@ _NAMES = (
     "name masks like their images, pair them in a --list, add an empty mask, or remove the image"
 )
 _CASE = "a mask's name has other upper and lower case: rename one, or pair them in a --list"
-_OTHERS = "export others as TIFF or PNG; python -m unet_ddp import makes masks of annotations"
 _CLASSES = "if its folders are classes, make masks of them with python -m unet_ddp import; --overlap needs at least two"
 _COLUMNS = ("image", "mask", "group", "split", "source")
 _SHOWN = 3  # problems in one error; doctor --all lists all
@@ -121,23 +119,23 @@ def match_folders(
     for place in (images, masks):
         if not (is_address(images) or is_address(masks) or os.path.exists(place)):
             raise UserError(f"{place}: not found; name the folders by --images and --masks")
-    stamps: dict[str, Stamp] = {}
-    found_images = files_by_name(images, stamps)
+    stamps, others = dict[str, Stamp](), Files()
+    found_images = files_by_name(images, stamps, others=others)
     found_masks = list_masks(masks, stamps)
     found_images = _leave_out(masks, found_images, images)
     if images.resolve() != masks.resolve():
         found_images = _without_predictions(found_images, report)
     if not found_images:
-        raise UserError(f"{images}: contains no images {_advise_on_others(images)}")
+        raise UserError(f"{images}: contains no images {advise_on_others(images)}")
     if merge is not None:
         found_masks = merge(masks, found_images, found_masks, stamps, suffix)
     if not found_masks:
-        raise UserError(f"{masks}: contains no masks {_advise_on_others(masks)}")
+        raise UserError(f"{masks}: contains no masks {advise_on_others(masks)}")
     if merge is None and images.resolve() == masks.resolve():
         found_masks, suffix, notes = divide(images, found_images, suffix)
     else:
         found_masks, suffix, notes = find_suffix(found_images, found_masks, suffix)
-    report.notes += notes
+    report.notes += [*notes, *note_others(images, _leave_out(masks, others, images), found_images)]
     pairs, problems = _match_names(found_images, found_masks, stamps, folder=masks, suffix=suffix)
     report.add_problems(problems)
     if found_masks:
@@ -216,15 +214,6 @@ def _match_names(
             known = stamps.get(image), stamps.get(mask)
             pairs.append(Pair(name, as_path(image), as_path(mask), stamps=known))
     return pairs, problems
-
-
-def _advise_on_others(folder: Path) -> str:
-    """Return what can be read, and what to do with the files below a folder, none of which can."""
-    walked = () if is_address(folder) else os.walk(folder)
-    names = [name for *_, inside in walked for name in inside]
-    if not is_address(folder) and (folder / "pack.index").is_file():
-        return f"but a pack; use --images {folder} without --masks"
-    return f"({', '.join(list_suffixes())}); {advise_export(names, _OTHERS)}"
 
 
 # -- lists ---------------------------------------------------------------------------------

@@ -8,36 +8,30 @@ from __future__ import annotations
 import glob
 import os
 import re
+import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.names import SERVICE_FOLDERS, find_spelling, tell_apart
+from unet_ddp.data.names import SERVICE_FOLDERS, find_spelling, is_hidden, tell_apart
+from unet_ddp.data.other_files import describe_others, find_other_images
 from unet_ddp.data.readers.base import Scene
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import Source, can_read, find_readers, list_suffixes
-from unet_ddp.errors import UserError, shorten
-from unet_ddp.files import (
-    as_path,
-    check_no_input,
-    check_writable,
-    identify_path,
-    is_address,
-    remove_stale,
-    write_errors,
-)
+from unet_ddp.errors import UserError, print_lines
+from unet_ddp.files import as_path, is_address
 from unet_ddp.files.contents import read_text
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.existing import find_existing, look_at, name_ways
+from unet_ddp.prediction.output_checks import check_written, is_folder
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
-from unet_ddp.prediction.outputs.mask import MaskFile
 from unet_ddp.prediction.outputs.own import list_files
 from unet_ddp.prediction.world_files import warn_of_world_files
 
 _OUTPUT_ENDINGS = ("_mask", "_overlay", "_probabilities")
+_MOST_FILES = 10_000  # of sub-folders that are looked at
+_OF_MASKS = re.compile("mask|label|annot|truth", re.IGNORECASE)  # in the name of a folder
 _MASK_SUFFIXES = (".png", ".tif", ".tiff")
-_LONGEST_NAME = 255 - len("." + f".{2**22}.RANDOM78.tmp")  # bytes
 
 
 def find_images(inputs: Sequence[str]) -> list[Path]:
@@ -51,34 +45,67 @@ def find_images(inputs: Sequence[str]) -> list[Path]:
     if not inputs:
         raise UserError("no inputs: give images, or folders of images")
     images: dict[Path, None] = {}
-    for name in inputs:
-        path = as_path(name)
+    paths = [*map(as_path, inputs)]
+    for path, name in zip(paths, inputs, strict=True):
         try:
-            found = _find_at(path, name)
+            found = _find_at(path, name, paths)
         except OSError as error:
             raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
-        if not found:
-            reason = "matches no image"
-            others: Iterable[Path] = ()
-            if path.is_dir():
-                reason = f"contains no images ({', '.join(list_suffixes())})"
-                others = path.iterdir()
-            advice = advise_export(others, "export others as TIFF or PNG")
-            raise UserError(f"{path}: {reason}; {advice}")
         images.update(dict.fromkeys(found))
     return list(images)
 
 
-def _find_at(path: Path, name: str) -> list[Path]:
+def _find_at(path: Path, name: str, named: Sequence[Path]) -> list[Path]:
     if path.is_dir():
-        return _without_outputs(sorted(path.iterdir()))
+        readable = ", ".join(list_suffixes())
+        return _select(path, sorted(path.iterdir()), f"contains no images ({readable})", named)
     if path.exists():  # a file of any kind
         return _in_list(path) if path.suffix.lower() == ".txt" else [path]
     if glob.has_magic(name):
         folder = next(filter(Path.is_dir, path.parents))
         pattern = f"{glob.escape(str(folder))}/{path.relative_to(folder)}"  # it may have brackets
-        return _without_outputs(map(Path, sorted(glob.glob(pattern, recursive=True))))
+        matches = [*map(Path, sorted(glob.glob(pattern, recursive=True)))]
+        return _select(path, matches, "matches no image")
     raise UserError(f"{path}: not found")
+
+
+def _select(
+    place: Path, entries: Sequence[Path], fault: str, named: Sequence[Path] = ()
+) -> list[Path]:
+    """Return the images among the entries of a folder or pattern; print what else may be images, and is not `named`."""
+    images = _without_outputs(entries)
+    others = (str(path) for path in entries if not can_read(path.suffix.lower()))
+    left = describe_others(find_other_images(others, map(str, images)))
+    if below := _find_below(place, {path.stem for path in images}, named):
+        pattern = shlex.quote(f"{place}/**/*")
+        left.append(f"sub-folders, e.g. {below}: name them, or {pattern} for all")
+    if not images:
+        advice = advise_export(entries, "; ".join(left) or "export others as TIFF or PNG")
+        raise UserError(f"{place}: {fault}; {advice}")
+    if left:
+        print_lines(f"left out of {place}: {'; '.join(left)}")
+    return images
+
+
+def _find_below(folder: Path, stems: Set[str], named: Sequence[Path]) -> Path | None:
+    """Return a sub-folder with an image that is no mask or output of those named `stems`; a run's has none."""
+    rest = _MOST_FILES
+    for parent, folders, names in () if is_address(folder) else os.walk(folder):
+        here = Path(parent)
+        if any(name.endswith(".pt") for name in names):
+            folders.clear()
+            continue
+        seen = sorted(name for name in folders if here / name not in named)
+        folders[:] = [each for each in seen if not (is_hidden(each) or _OF_MASKS.search(each))]
+        for name in names if here != folder else ():
+            path = here / name
+            known = {path.stem, *_origins(path), *_origins_of_class(path, "_mask_")}
+            if can_read(path.suffix.lower()) and not is_hidden(name) and known.isdisjoint(stems):
+                return here
+            rest -= 1
+        if rest <= 0:
+            break
+    return None
 
 
 def _in_list(path: Path) -> list[Path]:
@@ -185,77 +212,8 @@ def name_outputs(
     inputs = [("input", as_path(name)) for name in config.inputs]
     inputs += [("model", path) for path in models]
     inputs += [("image", path) for path in images]
-    _check_written(files, outputs, inputs, config)
+    check_written(files, outputs, inputs, config)
     return files
-
-
-def _check_written(
-    files: Sequence[ImageFiles],
-    outputs: Sequence[Output],
-    inputs: Iterable[tuple[str, Path]],
-    config: PredictConfig,
-) -> None:
-    """Refuse outputs that can't be written; remove the temporary files that a killed job left of them."""
-    lists = [(each.flag, each.path) for each in outputs if each.path is not None]
-    for flag, path in lists:
-        if not isinstance(path, Path):  # of a user's own output
-            raise UserError(f"{flag}: its path is {shorten(path)}; make it a pathlib.Path")
-        if _is_folder(path):
-            raise UserError(f"{flag} {path}: is a folder; give a file")
-        if len(os.fsencode(path.name)) > _LONGEST_NAME:
-            raise UserError(f"{flag} {path}: the name is too long; name another file")
-    _check_distinct([(str(each.image), path) for each in files for path in each.written] + lists)
-    new = [("--output", path) for each in files for path in each.written] + lists
-    check_no_input(new, inputs)
-    for flag, folder in dict.fromkeys((flag, path.parent) for flag, path in new):
-        check_writable(folder, flag)
-    remove_stale(path for _, path in new if not is_address(path))
-    if config.overwrite:
-        return
-    refused = new
-    if config.skip_existing:  # a file of all images is made again, see `Records`
-        refused = [("--output", path) for path in _list_edited(files, outputs)]
-        paths = [(each.flag, each.path, each.header) for each in outputs if each.path is not None]
-        refused += [(flag, path) for flag, path, header in paths if _is_other(path, header)]
-    existing = find_existing(path for _, path in refused)
-    if not config.skip_existing and len(existing) < len(new):
-        refused = lists  # the job writes what is missing, if what exists is the same
-    for flag, path in refused:
-        if path in existing:
-            ways = name_ways(flag, skips=config.skip_existing)
-            raise UserError(f"{path}: already exists; {ways}")
-
-
-def _is_other(path: Path, header: str) -> bool:
-    """Return whether a file exists, and begins in another way than one of all images with this header."""
-    if not find_existing([path]):
-        return False
-    with write_errors(path), path.open("rb") as file:
-        start = file.read(len(header.encode()))
-    return start not in (b"", header.encode())
-
-
-def _check_distinct(written: Iterable[tuple[str, Path]]) -> None:
-    """Refuse two images or flags that would write one file."""
-    owners: dict[tuple[object, ...], str] = {}
-    for owner, path in written:
-        key = identify_path(path)
-        if key in owners:
-            advice = "predict them separately and use --output"
-            one, other = Path(owners[key]), Path(owner)
-            if one.parent == other.parent and one.suffix != other.suffix:  # an image and its mask
-                advice = f"predict one type alone, as {one.parent}/*{one.suffix}"
-            if owner.startswith("--"):
-                advice = "name another file"
-            raise UserError(f"{owners[key]} and {owner} would both write {path}; {advice}")
-        owners[key] = owner
-
-
-def check_length(image: ImageFiles) -> None:
-    """Raise a UserError if a file of an image, or its temporary file, has too long a name."""
-    for path in image.written:
-        if len(os.fsencode(path.name)) > _LONGEST_NAME:
-            raise UserError(f"{image.image}: the name of {path} is too long; rename the image")
 
 
 def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: Labels) -> list[Path]:
@@ -266,7 +224,7 @@ def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: La
         if ending in ("auto", "none"):  # none: others are named after it
             ending = "tif" if is_on_map else labels.mask_suffix
         masks.append((output or image.path.parent) / f"{image.path.stem}_mask.{ending}")
-    if output is not None and output.suffix and len(images) == 1 and not _is_folder(output):
+    if output is not None and output.suffix and len(images) == 1 and not is_folder(output):
         if config.mask_format == "none":
             raise UserError(f"--output {output}: --mask-format none writes no mask; give a folder")
         if output.suffix.lower() not in _MASK_SUFFIXES:
@@ -274,7 +232,7 @@ def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: La
         masks = [output]
     elif output is not None and len(images) > 1 and can_read(output.suffix.lower()):
         found = f"--output {output}: is a file's name, for {len(images)} images"
-        if not _is_folder(output):
+        if not is_folder(output):
             raise UserError(f"{found}; name a folder")
     if labels.mask_suffix == "tif" and masks[0].suffix.lower() == ".png":
         raise UserError(
@@ -282,18 +240,3 @@ def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: La
             "--output, or leave --mask-format png out"
         )
     return masks
-
-
-def _is_folder(path: Path) -> bool:
-    return not is_address(path) and os.path.isdir(path)
-
-
-def _list_edited(files: Sequence[ImageFiles], outputs: Iterable[Output]) -> list[Path]:
-    """Return the files of later outputs, of images that are not done: a person may have edited them."""
-    edited = [each for each in outputs if each.turn > 1]
-    if not edited:
-        return []
-    masks = next(each for each in outputs if isinstance(each, MaskFile))
-    done = {found.index for found in look_at(files, masks) if found.is_done}
-    rest = [image for image in files if image.index not in done]
-    return [path for image in rest for output in edited for path in output.files(image)]

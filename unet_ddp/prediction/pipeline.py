@@ -22,11 +22,11 @@ from unet_ddp.files.completing import completing
 from unet_ddp.files.output import say
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.existing import find_earlier, is_damage, name_ways
+from unet_ddp.prediction.output_checks import check_length
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.outputs.mask import MaskFile
 from unet_ddp.prediction.outputs.own import check_made, make_folders
 from unet_ddp.prediction.outputs.records import Records
-from unet_ddp.prediction.paths import check_length
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import SourceImage

@@ -32,9 +32,9 @@ from unet_ddp.extras.scenes.parts import MergedMask, PartError, PartKey, Parts
 from unet_ddp.files import is_address
 from unet_ddp.files.completing import completing
 from unet_ddp.plugins import read_sources
+from unet_ddp.prediction.output_checks import check_length
 from unet_ddp.prediction.outputs.base import ImageFiles
 from unet_ddp.prediction.outputs.mask import MaskFile, write_mask
-from unet_ddp.prediction.paths import check_length
 from unet_ddp.prediction.pipeline import Job, Outcome, describe, process_images
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
