@@ -128,6 +128,17 @@ def test_sub_folders_of_masks_outputs_and_runs_are_not_named(
     assert predicted("p", capsys) == ""
 
 
+def test_a_pack_is_named_with_what_to_type(here: Path) -> None:
+    Path("pack").mkdir()
+    Path("pack/pack.index").touch()
+    Path("pack/shard-000000.tar").touch()
+    with pytest.raises(UserError) as caught:
+        find_images(["pack"])
+    assert str(caught.value) == (
+        "pack: is a pack: score it with python -m unet_ddp evaluate --images pack, or predict the folder of its images"
+    )
+
+
 @pytest.mark.usefixtures("memory_store")
 def test_at_an_address_only_names_are_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
     url = Url("s3://bucket/set")

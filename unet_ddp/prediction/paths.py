@@ -15,7 +15,7 @@ from pathlib import Path
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.names import SERVICE_FOLDERS, find_spelling, is_hidden, tell_apart
-from unet_ddp.data.other_files import describe_others, find_other_images
+from unet_ddp.data.other_files import PACK_INDEX, describe_others, find_other_images
 from unet_ddp.data.readers.base import Scene
 from unet_ddp.data.readers.microscopes import advise_export
 from unet_ddp.data.readers.read import Source, can_read, find_readers, list_suffixes
@@ -80,6 +80,11 @@ def _select(
         pattern = shlex.quote(f"{place}/**/*")
         left.append(f"sub-folders, e.g. {below}: name them, or {pattern} for all")
     if not images:
+        if place / PACK_INDEX in entries:
+            raise UserError(
+                f"{place}: is a pack: score it with python -m unet_ddp evaluate --images {place}, or predict the "
+                "folder of its images"
+            )
         advice = advise_export(entries, "; ".join(left) or "export others as TIFF or PNG")
         raise UserError(f"{place}: {fault}; {advice}")
     if left:
