@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from unet_ddp import __version__
 from unet_ddp.distributed.error_line import error_line
 from unet_ddp.errors import RunError, UserError
+from unet_ddp.files import read_errors
 from unet_ddp.files.output import survive_lost_output
 from unet_ddp.plugins import find, is_built_in, is_own, list_names
 
@@ -82,7 +83,8 @@ def run(name: str, argv: Sequence[str] | None = None) -> int:
             known = ", ".join(name for names in COMMANDS.values() for name in names)
             raise UserError(f"{name}: unknown command; use one of {known}")
         # None is of train.py and predict.py, whose functions take it.
-        return _import(name)(cast(Sequence[str], argv)) or 0
+        with read_errors():
+            return _import(name)(cast(Sequence[str], argv)) or 0
     except (UserError, RunError) as error:
         print(error_line(error), file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1

@@ -34,6 +34,7 @@ from unet_ddp.distributed.launch import FAULT, Entrypoint, run_on_all_ranks
 from unet_ddp.distributed.stop_signal import dying_with_parent
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import BAR, RunError, UserError, hides_bars
+from unet_ddp.files import read_errors
 from unet_ddp.files.output import json_lines
 from unet_ddp.plugins import is_own
 
@@ -66,7 +67,7 @@ def train(**settings: Any) -> TrainedRun:
     """
     began = time.monotonic()  # this process may have worked for hours before
     find_folder = lambda: _read(without_objects(settings))[1].folder  # noqa: E731
-    with _as_in_a_new_process(), placing_data(settings, find_folder) as placed:
+    with _as_in_a_new_process(), read_errors(), placing_data(settings, find_folder) as placed:
         argv, config = _read(placed)
         if "RANK" not in os.environ and config.launch.nproc > 1:
             status = _train_in_others(argv)

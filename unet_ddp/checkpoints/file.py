@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unet_ddp.checkpoints.run_files import advise_on_replaced, check_archive, drop_previous
 from unet_ddp.errors import RunError, UserError, shorten
-from unet_ddp.files import as_path, replacing
+from unet_ddp.files import as_path, explain_absence, read_errors, replacing
 from unet_ddp.files.contents import advise_on, describe_content
 from unet_ddp.network.whole_tensors import is_whole
 
@@ -125,6 +125,7 @@ def load_or_previous(path: Path) -> tuple[Content, Path, str]:
         raise
 
 
+@read_errors()
 def load(path: Path, *, mapped: bool = False) -> Content:
     """Return the content of a file or an object, on the CPU; no code in it is ever run.
 
@@ -135,7 +136,7 @@ def load(path: Path, *, mapped: bool = False) -> Content:
     """
     path = as_path(str(path))  # the copy of an object is removed on return
     if not path.is_file():
-        raise UserError(f"{path}: checkpoint not found{advise_on_replaced(path)}")
+        raise explain_absence(path, f"checkpoint not found{advise_on_replaced(path)}")
     try:
         _check_archive(path, checksums=not mapped)
         with warnings.catch_warnings():

@@ -17,7 +17,7 @@ from unet_ddp.checkpoints.file import Content, find_not_finite, load
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
-from unet_ddp.files import as_path
+from unet_ddp.files import as_path, read_errors
 from unet_ddp.network.architecture import Architecture, build_network
 from unet_ddp.plugins import is_built_in
 
@@ -180,6 +180,7 @@ def digest_weights(state: State) -> str:
     return digest.hexdigest()
 
 
+@read_errors()
 def find_model(given: str | None, folder: Path = RUNS, *, typed: str = "--model {}") -> Path:
     """Return the checkpoint to use: the given, or that of the given or the newest run.
 

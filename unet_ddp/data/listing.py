@@ -14,7 +14,7 @@ from unet_ddp.data.names import PICTURE_HEAD, file_key, is_hidden
 from unet_ddp.data.pairs import Stamp
 from unet_ddp.data.readers.read import can_read
 from unet_ddp.errors import UserError, hides_bars
-from unet_ddp.files import is_address
+from unet_ddp.files import explain_absence, is_address
 from unet_ddp.storage import storage_of
 
 _PICTURE = "samples.png"
@@ -46,7 +46,7 @@ def files_by_name(
         reason = (
             f"is a file, not a folder; {_advise(folder)}" if os.path.exists(folder) else "not found"
         )
-        raise UserError(f"{folder}: {reason}")
+        raise explain_absence(folder, reason)
     files: dict[str, list[str]] = defaultdict(list)
     seen = {os.path.realpath(folder)}  # links may form a circle
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=_cannot_list):

@@ -17,7 +17,7 @@ from unet_ddp.data.other_files import advise_on_others, note_others
 from unet_ddp.data.pairs import CLASSES_MARK, DataPaths, Pair, Pairs, Stamp, collect, list_kinds
 from unet_ddp.data.suffixes import Files
 from unet_ddp.errors import UserError, count_of, shorten
-from unet_ddp.files import as_path, is_address
+from unet_ddp.files import as_path, explain_absence, is_address
 from unet_ddp.storage import real_file
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def match_folders(
     assert images is not None and masks is not None  # `Folders` claims these
     for place in (images, masks):
         if not (is_address(images) or is_address(masks) or os.path.exists(place)):
-            raise UserError(f"{place}: not found; name the folders by --images and --masks")
+            raise explain_absence(place, "not found; name the folders by --images and --masks")
     stamps, others = dict[str, Stamp](), Files()
     found_images = files_by_name(images, stamps, others=others)
     found_masks = list_masks(masks, stamps)
@@ -285,5 +285,5 @@ def _find_file(folder: Path, name: str) -> Path:
         reason = "is not a file" if os.path.exists(path) else "not found"
         if "\\" in name:
             reason += ", neither with / in place of \\; use paths that are relative to the list"
-        raise UserError(f"{path}: {reason}")
+        raise explain_absence(path, reason)
     return path

@@ -21,7 +21,7 @@ from unet_ddp.distributed.join import MISTAKE, exit_with_error, host_store, join
 from unet_ddp.distributed.stop_signal import SIGNALS
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError, hide_secrets
-from unet_ddp.files import temporary_folder
+from unet_ddp.files import read_errors, temporary_folder
 from unet_ddp.files.output import emit, survive_lost_output, use_json, uses_json
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def run_on_all_ranks(
         print_error(error)
         sys.exit(MISTAKE)
     try:
-        status = entrypoint(config, world)
+        status = read_errors()(entrypoint)(config, world)
         leave(world)
     except BaseException as error:
         status = _report_error(error, world)

@@ -16,6 +16,8 @@ from threading import RLock
 from typing import IO
 
 from unet_ddp.errors import BROKEN, FULL, UserError
+from unet_ddp.files.closed import explain_absence as explain_absence
+from unet_ddp.files.closed import read_errors as read_errors
 from unet_ddp.files.completing import holds_back
 from unet_ddp.files.output import complain as complain
 from unet_ddp.storage import open_address, real_file, storage_of
@@ -196,9 +198,7 @@ def check_no_input(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[s
                 found.append(path.stat()[1:3])
         return found
 
-    known = {}
-    for kind, path in inputs:
-        known.update(dict.fromkeys(keys(path), f"{kind} {path}"))
+    known = {key: f"{kind} {path}" for kind, path in inputs for key in keys(path)}
     for flag, path in outputs:
         for key in keys(path):
             if key in known:

@@ -15,6 +15,7 @@ from unet_ddp.checkpoints.file import FORMAT, Content, load, load_or_previous, p
 from unet_ddp.checkpoints.run_files import find_checkpoints
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, count_of, join_some
+from unet_ddp.files.closed import find_closed
 from unet_ddp.files.contents import check_format
 from unet_ddp.runs.resume import StartPoint
 
@@ -129,7 +130,9 @@ def read_checkpoint(path: Path, *, overwrite: bool) -> StartPoint:
 
 def no_checkpoint(path: Path) -> UserError:
     """Return the error of a --resume without the checkpoint `path`."""
-    return UserError(f"{path}: no checkpoint to resume from; {_advise_without(path)}")
+    return find_closed(path) or UserError(
+        f"{path}: no checkpoint to resume from; {_advise_without(path)}"
+    )
 
 
 def contains_a_run(place: Path, existing: Sequence[Path]) -> UserError:

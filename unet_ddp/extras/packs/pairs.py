@@ -38,6 +38,7 @@ from unet_ddp.extras.packs.pack_index import PackIndex, check_index
 from unet_ddp.files import (
     as_path,
     cache_folder,
+    explain_absence,
     is_address,
     refuse_special,
     replacing,
@@ -260,17 +261,16 @@ def _open(folder: Path, digest: str | None = None) -> Pack:
         return Pack(folder, found, index, columns)
     except NotADirectoryError:
         reason = "is a file, not the folder of a pack"
-    except OSError as error:
-        is_missing = isinstance(error, FileNotFoundError)
-        reason = "contains no pack" if is_missing else error.strerror or str(error)
-    except NotFoundError:
+    except (FileNotFoundError, NotFoundError):
         reason = "contains no pack"
+    except OSError as error:
+        reason = error.strerror or str(error)
     except UserError:
         if isinstance(folder, Url) and not isinstance(path, Url):
             path.unlink(missing_ok=True)  # a damaged copy: the next start makes another
         raise
     if not isinstance(folder, Url) and not os.path.lexists(folder):
-        raise UserError(f"{folder}: not found; name the pack by --images, or use --masks too")
+        raise explain_absence(folder, "not found; name the pack by --images, or use --masks too")
     raise UserError(f"{folder}: {reason} ({INDEX}); for a folder of images, use --masks too")
 
 
