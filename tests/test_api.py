@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import pty
@@ -26,6 +27,7 @@ from tests.network.test_own_network import NAME
 from tests.network.test_own_network import SOURCE as NETWORK
 from tests.ranks import ROOT, TORCHRUN, TRAIN, call_main, hear_interrupts, python, warm_python
 from tests.training.test_own_loss import SOURCE
+from unet_ddp.distributed.stop_signal import SIGNALS
 from unet_ddp.training.step import seed_all
 
 SETTINGS = {"width": 2, "epochs": 2, "batch_size": 2, "workers": 0, "seed": 3, "device": "cpu"}
@@ -380,6 +382,50 @@ def test_ctrl_c_stops_the_ranks_and_the_run_goes_on(images: Path) -> None:
     assert program.returncode == 0
     assert "interrupted\n" in lines and lines[-1] == "went on\n"
     assert torch.isfinite(weights(images / "checkpoints")["outc.conv.weight"]).all()
+
+
+STOPPED = """
+import signal, sys
+
+number = int(sys.argv[1])
+signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+print("training", flush=True)
+signal.sigwait({number})
+print("saved")
+sys.exit(128 + number)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_stops_the_ranks_and_is_an_exception_here(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller's own handler waits until they have saved, as with one process."""
+
+    class Shown(io.StringIO):
+        def write(self, text: str) -> int:
+            if text == "training\n":
+                os.kill(os.getpid(), number)
+            return super().write(text)
+
+    def end_at_once(number: int, frame: object) -> None:
+        raise AssertionError("the ranks heard nothing")
+
+    start, shown = subprocess.Popen, Shown()
+    argv = [sys.executable, "-Sc", STOPPED, str(int(number))]
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **how: start(argv, **how))
+    monkeypatch.setattr(sys, "stdout", shown)
+    is_ours = number != signal.SIGINT
+    before = signal.signal(number, end_at_once if is_ours else signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit if is_ours else KeyboardInterrupt) as caught:
+            unet_ddp.train(images="imgs", masks="masks", nproc=2)
+        assert signal.getsignal(number) in (end_at_once, signal.default_int_handler)
+    finally:
+        signal.signal(number, before)
+    assert shown.getvalue() == "training\nsaved\n"
+    assert not isinstance(caught.value, SystemExit) or caught.value.code == 128 + number
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import IO, Any
 from uuid import uuid4
@@ -31,10 +31,10 @@ from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.error_line import MARK
 from unet_ddp.distributed.join import MISTAKE
 from unet_ddp.distributed.launch import FAULT, Entrypoint, run_on_all_ranks
-from unet_ddp.distributed.stop_signal import dying_with_parent
+from unet_ddp.distributed.stop_signal import SIGNALS, dying_with_parent
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import BAR, RunError, UserError, hides_bars
-from unet_ddp.files import read_errors
+from unet_ddp.files import handling, read_errors
 from unet_ddp.files.output import json_lines
 from unet_ddp.plugins import is_own
 
@@ -157,7 +157,7 @@ def _train_in_others(argv: list[str]) -> int:
         else:
             print(line, end="", file=file, flush=True)
 
-    with _start(argv, mark) as child:
+    with _start(argv, mark) as child, _passing_on(child):
         threads = [
             _follow(child.stdout, partial(show_unless_error, file=sys.stdout)),
             _follow(child.stderr, partial(show_unless_error, file=sys.stderr)),
@@ -198,6 +198,14 @@ def _start(argv: list[str], mark: str) -> subprocess.Popen[bytes]:
         start_new_session=True,  # Ctrl-C comes to this process alone, which passes it on once
         preexec_fn=dying_with_parent(signal.SIGTERM),  # a killed notebook
     )
+
+
+def _passing_on(child: subprocess.Popen[bytes]) -> AbstractContextManager[None]:
+    """Return a context in which signals to this process go to a child; for Ctrl-C see `_wait`."""
+    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+        return nullcontext()
+    numbers = [number for number in SIGNALS if number != signal.SIGINT]
+    return handling(lambda number, frame: child.send_signal(number), *numbers)
 
 
 def _follow(stream: IO[bytes] | None, show: Callable[[str], object]) -> threading.Thread:

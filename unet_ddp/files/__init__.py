@@ -173,10 +173,8 @@ def temporary_folder() -> Path:
         return Path(tempfile.gettempdir())
     except FileNotFoundError:
         tried = " nor ".join([*filter(None, [os.environ.get("TMPDIR")]), "/tmp"])
-        raise UserError(
-            f"no temporary folder is writable, not {tried}: mount a volume at /tmp, or set TMPDIR to a folder "
-            "that you may write to"
-        ) from None
+        advice = "mount a volume at /tmp, or set TMPDIR to a folder that you may write to"
+        raise UserError(f"no temporary folder is writable, not {tried}: {advice}") from None
 
 
 def identify_path(path: Path) -> tuple[object, ...]:
@@ -269,7 +267,8 @@ def remove_stale(files: Iterable[Path]) -> None:
 
 
 @contextmanager
-def _handling(handler: Callable[[int, object], None], *numbers: signal.Signals) -> Iterator[None]:
+def handling(handler: Callable[[int, object], None], *numbers: signal.Signals) -> Iterator[None]:
+    """Handle signals in the block, without those that are ignored."""
     before = {}
     for number in numbers:
         if signal.getsignal(number) != signal.SIG_IGN:  # by nohup
@@ -294,7 +293,7 @@ def _remove_and_exit(number: int, frame: object) -> None:
 
 
 _hangup = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # Windows has none
-exit_on_signals = partial(_handling, _remove_and_exit, signal.SIGINT, signal.SIGTERM, *_hangup)
+exit_on_signals = partial(handling, _remove_and_exit, signal.SIGINT, signal.SIGTERM, *_hangup)
 """Context in which Ctrl-C, SIGTERM and SIGHUP end the process, and leave no temporary file."""
-ended_by_sigterm = partial(_handling, lambda number, frame: sys.exit(128 + number), signal.SIGTERM)
+ended_by_sigterm = partial(handling, lambda number, frame: sys.exit(128 + number), signal.SIGTERM)
 """Context in which SIGTERM raises SystemExit: what is temporary is then removed."""
