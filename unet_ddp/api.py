@@ -185,7 +185,9 @@ def _start(argv: list[str], mark: str) -> subprocess.Popen[bytes]:
     """
     folders = os.pathsep.join(filter(None, sys.path))  # a part of the user's is found there, too
     environment = {**os.environ, "PYTHONPATH": folders, "PYTHONUNBUFFERED": "1", MARK: mark}
-    shows_bar = hides_bars() is False or (sys.stdout.isatty() and sys.stderr.isatty())
+    shows_bar = hides_bars() is False or all(
+        stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr)
+    )
     if shows_bar:
         columns = shutil.get_terminal_size((_NOTEBOOK, 0)).columns
         environment |= {BAR: "1", "COLUMNS": str(columns)}

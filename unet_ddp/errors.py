@@ -125,9 +125,9 @@ def print_lines(*lines: object) -> None:
 
 
 def hides_bars() -> bool | None:
-    """Return tqdm's `disable`: a notebook shows bars, and so may who reads this output; None asks the stream."""
+    """Return tqdm's `disable`: False in a notebook, and for who reads this output; None asks the stream, if there is one."""
     shows = BAR in os.environ or type(sys.stderr).__module__ == "ipykernel.iostream"
-    return False if shows else None
+    return sys.stderr is None or (False if shows else None)
 
 
 def count_of(number: int, noun: str) -> str:

@@ -139,6 +139,9 @@ def uses_json() -> bool:
 @contextmanager
 def json_lines() -> Iterator[None]:
     """Print JSON lines in the block."""
+    if sys.stdout is None:  # nobody reads them
+        yield
+        return
     with redirect_stdout(JsonLines(sys.stdout)):
         yield
 
@@ -154,7 +157,7 @@ def say(line: str, *, event: str | None = None, **fields: object) -> None:
     if event and uses_json():
         emit(event, text=one_line(line), **fields)
     else:
-        tqdm.write(one_line(line))
+        _write(one_line(line), sys.stdout)
 
 
 def as_plain(value: object) -> object:
@@ -180,5 +183,12 @@ def complain(error: object, *, begin: str | None = None, **fields: object) -> No
         emit(event, text=one_line(error), **fields)
     else:
         begin = f"{event}: " if begin is None else begin
-        tqdm.write(f"{begin}{one_line(error)}", file=sys.stderr)
-        sys.stderr.flush()
+        _write(f"{begin}{one_line(error)}", sys.stderr)
+        if sys.stderr is not None:
+            sys.stderr.flush()
+
+
+def _write(line: str, stream: TextIO | None) -> None:
+    """Write a line above the progress bar, if there is a stream: pythonw and services have none."""
+    if stream is not None:
+        tqdm.write(line, file=stream)

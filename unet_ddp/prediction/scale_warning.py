@@ -8,11 +8,9 @@ from math import prod
 from statistics import fmean
 from threading import Lock
 
-from tqdm import tqdm
-
 from unet_ddp.data.readers.read import Source
 from unet_ddp.data.value_scales import SCALES, Scale, Values, are_apart
-from unet_ddp.errors import one_line
+from unet_ddp.files.output import say
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.source import STREAMED, SourceImage
 
@@ -42,5 +40,5 @@ def _open(
     is_apart = any(are_apart(scale, dim, bright) for scale in scales)
     if is_apart and once.acquire(blocking=False):
         line = f"warning: {source.path}: values {found}; the training images' are {trained}: save it in their scale"
-        tqdm.write(one_line(line))
+        say(line)
     return image

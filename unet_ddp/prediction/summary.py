@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from tqdm import tqdm
 
-from unet_ddp.errors import UserError, count_of, one_line, print_lines
+from unet_ddp.errors import UserError, count_of, hides_bars, print_lines
 from unet_ddp.files import complain
+from unet_ddp.files.output import say
 from unet_ddp.prediction.pipeline import Job, Outcome
 
 FEW = 20  # images that get a line each; for more, a summary is printed
@@ -21,7 +22,7 @@ def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int
     failed = single_class = skipped = kept = 0
     total = len(job.files)
     shown = total > 1 and job.world.is_main
-    disable = None if shown else True
+    disable = hides_bars() if shown else True
     with tqdm(total=total, unit="image", disable=disable, dynamic_ncols=True) as bar:
         for outcome in outcomes:
             line = outcome.line
@@ -35,7 +36,7 @@ def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int
                 failed += 1
                 complain(UserError(outcome.error))
             elif total <= FEW:
-                tqdm.write(one_line(line))
+                say(line)
             done = 1 if outcome.is_shared else job.world.size  # the others are about as far
             bar.update(min(done, total - bar.n))
     return failed, single_class, skipped, kept

@@ -23,7 +23,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Mask
 from unet_ddp.data.pairs import CLASSES_MARK
 from unet_ddp.data.readers.read import Source
-from unet_ddp.errors import UserError, count_of, join_some, print_lines, shorten
+from unet_ddp.errors import UserError, count_of, hides_bars, join_some, print_lines, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage
 from unet_ddp.extras.annotations.imagej_rois import list_rois
 from unet_ddp.extras.annotations.masks import (
@@ -187,7 +187,7 @@ class _Import:
         listed = set()
         images = self.annotations.read()
         with self._errors():
-            for image in tqdm(images, "importing", unit="image", leave=False, disable=None):
+            for image in tqdm(images, "importing", unit="image", leave=False, disable=hides_bars()):
                 name = finder.find(image.name)
                 if name is None:
                     if not self.config.skip_missing:
