@@ -238,7 +238,14 @@ def count_workers(world: World, requested: int | None) -> int:
     """Return the number of reading processes of one rank: its share of the processors, at most 16.
 
     On a CPU one less than cores, for they compete with the network: a rank with one core reads itself.
+
+    Raises:
+        UserError: some are requested, and this process is a daemonic one, as of a Pool, which may start none.
     """
+    if multiprocessing.current_process().daemon:
+        if requested:
+            raise UserError(f"workers={requested}: this process may start no others; use workers=0")
+        return 0
     if requested is not None:
         return requested
     share = world.processors if world.device.type == "cuda" else world.cores - 1
