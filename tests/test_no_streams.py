@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch.utils.tensorboard  # noqa: F401  # absl keeps the stream that it finds, to close it
+from absl import logging  # noqa: F401  # keeps the stream that it finds, to close it
 
 import unet_ddp
 from tests.conftest import make_set
