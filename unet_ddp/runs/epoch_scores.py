@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-from unet_ddp.runs.writers import to_float
+from unet_ddp.errors import UserError
+from unet_ddp.runs.writers import read_rows, to_float
+
+
+def read_epochs(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of a run's metrics.csv, none without one; one whose rows are of no epochs is a UserError."""
+    path = folder / "metrics.csv"
+    rows = read_rows(path)
+    for row in rows:
+        if not (row.get("epoch") or "").isdecimal():
+            raise UserError(f"{path}: corrupt (a row has no epoch); delete it, or move it away")
+    return rows
 
 
 def chosen_by(rows: Iterable[Mapping[str, str]]) -> list[float]:

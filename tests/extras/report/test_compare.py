@@ -253,3 +253,58 @@ def test_versions_machines_and_ends_that_differ_are_columns(
         [date, "stopped SIGTERM", "one, 2 x H100", version, f"{commit}+", "2.15.0"],
         ["-"] * 6,
     ]
+
+
+@pytest.mark.parametrize(
+    "damage", ["\0\1\2\n\3\4\n", "x7#kq\nzz9\n", HEADING + "1,5,0.5,0.4,0.5,1\n#!x\n2,1,1,1,1,1\n"]
+)
+def test_a_damaged_file_is_named(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows of rubbish are no row of nan, and no record is not a damaged one."""
+    good = write_run(tmp_path / "good", [(0.5, 0.4, 1)])
+    bad = write_run(tmp_path / "bad", [])
+    (bad / "metrics.csv").write_text(damage)
+    (good / "run.json").write_bytes(b"\x00\xff")
+    assert main([str(good), str(bad), "-o", str(tmp_path / "page.html")]) == 0
+    warning, left, _, row, _ = capsys.readouterr().out.splitlines()
+    assert left.startswith(f"left out: {bad / 'metrics.csv'}: corrupt (")
+    assert warning.startswith(f"warning: {good / 'run.json'}: damaged") and "nan" not in row
+
+
+def write_sides(run: Path, images: str, folder: str = "/data") -> None:
+    rows = [f'"{folder}/{name}.png","{folder}/m/{name}.png","","validation"' for name in images]
+    heading = '"image","mask","group","split"\n"/data/t.png","/data/m/t.png","","training"\n'
+    (run / "split.csv").write_text(heading + "\n".join(rows) + "\n")
+
+
+def test_scores_of_other_images_are_not_ranked_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither if the split is another one, nor if the data are; folds are of one split, and known."""
+    names = {"a": "xy", "b": "yx", "c": "yz", "d": "xy", "e": "xy"}
+    for name, images in names.items():
+        run = write_run(tmp_path / name, [(0.5, 0.4, 1)])
+        write_sides(run, images, "/other" if name == "d" else "/data")
+    (tmp_path / "e" / "split.csv").unlink()  # as of a pack
+    folds = [write_run(tmp_path / f"f{k}", [(0.4, 0.3, 1)], fold=f"{k}/2") for k in (1, 2)]
+    for run, images in zip(folds, ("xy", "zw"), strict=True):
+        write_sides(run, images)
+    page = tmp_path / "page.html"
+
+    def warn(*names: str) -> list[str]:
+        assert main([*(str(tmp_path / name) for name in names), "-o", str(page)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [line for line in lines if line.startswith("warning: ")]
+
+    for same in ("a", "ab", "ae", ["f1", "f2"]):
+        assert not warn(*same)
+    (line,) = warn("a", "b", "c", "d")
+    assert line.startswith("warning: c, d: validated on other images than a")
+    assert f"evaluate --model {tmp_path / 'a'} --against {tmp_path / 'c'}" in line
+    assert "--val-images" in line and "c, d: validated on other images" in page.read_text()
+    for name in "ad":  # the same, on two machines
+        record = {"format": 1, "settings": {}, "data": {"fingerprint": "1f"}, "starts": []}
+        (tmp_path / name / "run.json").write_text(json.dumps(record))
+    assert not warn("a", "d") and "d" not in warn("a", "c", "d")[0].split(": ")[1]
+    assert len(warn("a", "f2")) == 1

@@ -18,13 +18,14 @@ from unet_ddp.cli import parse
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, align, join_some, print_lines
 from unet_ddp.extras.report.page import Page, render
-from unet_ddp.extras.report.provenance import summarise_provenance
+from unet_ddp.extras.report.provenance import summarise_provenance, warn_of_damage
+from unet_ddp.extras.report.validated import Validated, read_validated, warn_of_others
 from unet_ddp.files import as_local_path, as_path, is_address, write_errors, write_text
 from unet_ddp.metrics.scores import show
 from unet_ddp.network.architecture import Architecture
 from unet_ddp.plugins import is_own
-from unet_ddp.runs.epoch_scores import chosen_by, find_best, scores_of
-from unet_ddp.runs.writers import describe_time, read_rows, to_float
+from unet_ddp.runs.epoch_scores import chosen_by, find_best, read_epochs, scores_of
+from unet_ddp.runs.writers import describe_time, to_float
 from unet_ddp.settings import Kind, flag, names_of
 
 _MOST_LINES = 8
@@ -55,6 +56,8 @@ class Run(NamedTuple):
     cells: dict[str, str]  # its row of the table, but for scores and settings
     settings: Mapping[str, object]
     provenance: Mapping[str, str]  # versions, machine and end
+    folder: Path
+    validated: Validated | None
 
     def show(self, setting: str) -> str:
         """Return a setting as the table has it."""
@@ -87,6 +90,7 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
                 left.append(str(place))
             elif folder_of(place) not in map(folder_of, found):  # else another file of a run
                 found[place] = read_run(place)
+                lines += warn_of_damage(folder_of(place))
         except UserError as error:
             if is_address(place) or not place.exists():
                 raise
@@ -102,14 +106,22 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
         name = run.name if names[run.name] == 1 else str(folder_of(place))
         runs.append(run._replace(name=name))
     runs.sort(key=lambda run: (not run.scores, run.chosen_by, -find_best(run.history)[1]))
-    table, means = tabulate(runs), average(runs)
-    notes = [*means]
+    table, remarks = tabulate(runs), [*average(runs), *_warn_of_images(runs)]
+    notes = [remark.removeprefix("warning: ") for remark in remarks]
     if len(runs) > _MOST_LINES:
         notes.append(f"charts: the best {_MOST_LINES}")
     page = Page(f"{len(runs)} runs", table=table, comparison=_draw(runs[:_MOST_LINES]), notes=notes)
     with write_errors(output):
         write_text(output, render(page))
-    return [*lines, *align(table), *means, f"wrote {output}"]
+    return [*lines, *align(table), *remarks, f"wrote {output}"]
+
+
+def _warn_of_images(runs: Sequence[Run]) -> list[str]:
+    """Return a line about runs of other validation images, unless all are folds of one split."""
+    if all(run.settings.get("fold") for run in runs):
+        return []
+    folders = {run.name: run.folder for run in runs}
+    return warn_of_others({run.name: run.validated for run in runs}, folders)
 
 
 def _is_other(place: Path) -> bool:
@@ -132,7 +144,7 @@ def read_run(place: Path) -> Run:
     model = read_model(source)
     if model.architecture is None or not model.run.get("config"):
         raise UserError(f"{source}: not a checkpoint of this program's runs; leave it out")
-    rows = read_rows(folder / "metrics.csv")
+    rows = read_epochs(folder)
     if not rows:
         raise UserError(f"{folder}: no epoch is done (metrics.csv); train it first")
     history = chosen_by(rows)
@@ -154,6 +166,8 @@ def read_run(place: Path) -> Run:
         cells,
         model.run["config"],
         provenance,
+        folder,
+        read_validated(folder),
     )
 
 

@@ -33,6 +33,14 @@ def list_provenance(folder: Path) -> list[tuple[str, str]]:
     return rows
 
 
+def warn_of_damage(folder: Path) -> list[str]:
+    """Return a line about a run's record if it is there and damaged."""
+    path = folder / NAME
+    if read_record(path) or not path.is_file():
+        return []
+    return [f"warning: {path}: damaged, so versions, machine and end are unknown; copy it again"]
+
+
 def summarise_provenance(folder: Path) -> dict[str, str]:
     """Return the last start of a run in cells for a table, by the names of its columns; empty without a record."""
     starts = read_record(folder / NAME).get("starts", [])

@@ -37,6 +37,7 @@ from unet_ddp.files import replacing, write_errors, write_text
 from unet_ddp.metrics.scores import show
 from unet_ddp.prediction.backends import LoadedModel, build_model
 from unet_ddp.prediction.predictor import Predictor
+from unet_ddp.runs.epoch_scores import read_epochs
 from unet_ddp.runs.writers import read_rows
 
 _SAMPLES = 4
@@ -106,7 +107,7 @@ def _fill_page(
     notes: Sequence[str],
 ) -> Page:
     """Return the page about a run, with what its folder has."""
-    history = read_rows(folder / "metrics.csv")
+    history = read_epochs(folder)
     return Page(
         title=folder.absolute().name,
         facts=_facts(model, evaluation, len(history)),
