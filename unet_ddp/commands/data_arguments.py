@@ -79,7 +79,7 @@ def _name_items(error: UserError, folder: Path, names: tuple[str, str]) -> None:
     """Put items, as masks[3], into an error in place of their files in `folder`, if it is gone."""
     for kind, name in zip(SIDES[0], names, strict=True):
         if not folder.exists():
-            file = rf"{re.escape(str(folder / kind))}/(.+?)\.npy"
+            file = rf"{re.escape(str(folder / kind))}/(.+?)\.(?:npy|png)\b"
             error.args = (re.sub(file, rf"{name}[\1]", str(error)),)
 
 

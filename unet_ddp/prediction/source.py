@@ -18,8 +18,9 @@ from PIL import Image
 from torch import Tensor
 
 from unet_ddp.data.masks import Size
-from unet_ddp.data.readers import bands, pillow
+from unet_ddp.data.readers import bands
 from unet_ddp.data.readers.base import ImageFormat, Pixels, Scene, TooLargeError
+from unet_ddp.data.readers.pictures import decode_picture
 from unet_ddp.data.readers.read import Source, find_reader
 from unet_ddp.data.readers.resize import fit_pixels, resize_area, scaled_size
 from unet_ddp.errors import UserError, shorten
@@ -84,10 +85,7 @@ def open_array(
     """Scale a Pillow image, or an array as one in an NPY file; what a file is refused for, they are."""
     if isinstance(image, Image.Image) and image.mode != "F":
         name = f"Pillow image {image.mode}"
-        try:
-            pixels = pillow.decode(image, wanted, name)
-        except OSError as error:  # it was not read from its file before
-            raise UserError(f"{name}: corrupt or truncated ({error}); replace it") from None
+        pixels = decode_picture(image, wanted.channels, name)
     else:
         given: Any = image
         if isinstance(given, (list, tuple)):

@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from unet_ddp.data.readers.base import Header, ImageFormat, OpenFile, Pixels, refuse_bomb, upright
+from unet_ddp.data.readers.base import (
+    Codes,
+    Header,
+    ImageFormat,
+    OpenFile,
+    Pixels,
+    refuse_bomb,
+    upright,
+)
 from unet_ddp.errors import UserError
 
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "TIFF", "WEBP")  # JPEG: MPO, too
@@ -104,8 +112,7 @@ class PillowFile(OpenFile):
         width, height = image.size
         if _orientation(image) >= 5:  # turned by 90 degrees
             width, height = height, width
-        if image.mode not in _GREY | _COLOUR:
-            raise UserError(f"{self.path}: pixels of kind {image.mode}; save as 8 or 16 bit")
+        _check_mode(image, self.path)
         is_indexed = image.mode in ("P", "PA")
         return Header(
             width,
@@ -143,18 +150,9 @@ class PillowFile(OpenFile):
 
     def read_mask(self) -> NDArray[Any]:
         """Return a mask's values (H, W) or colours (H, W, 3), in the file's own type."""
-        image = self._take()
-        bits = _grey_bits(image)
         if self._is_deep_png:
             raise UserError(f"{self.path}: colours of 16 bit; save the mask with 8 bit, or in grey")
-        if _orientation(image) > 1:
-            ImageOps.exif_transpose(image, in_place=True)
-        if image.mode in ("LA", "PA"):  # without alpha
-            image = image.convert(image.mode[0])
-        elif image.mode in _COLOUR and image.mode not in ("P", "RGB"):
-            image = image.convert("RGB")
-        values = np.asarray(image).astype(np.uint8) if image.mode == "1" else np.asarray(image)
-        return values // (255 // ((1 << bits) - 1)) if 1 < bits < 8 else values  # as stored
+        return decode_mask(self._take(), self.path)
 
     def close(self) -> None:
         """Close the file."""
@@ -202,9 +200,8 @@ def _decode_by_opencv(image: Image.Image, wanted: ImageFormat, file: IO[bytes]) 
 
 def decode(image: Image.Image, wanted: ImageFormat, source: Path | str) -> Pixels:
     """Return the pixels (H, W, C) as Pillow has them, upright; `source` is for messages."""
-    if image.mode not in _GREY | _COLOUR:
-        raise UserError(f"{source}: pixels of kind {image.mode}; save as 8 or 16 bit")
-    turned = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
+    _check_mode(image, source)
+    turned = _turn(image)
     if turned.mode in _DEEP:
         values = np.asarray(turned)
         if values.min(initial=0) < 0 or values.max(initial=0) > 65535:
@@ -218,6 +215,29 @@ def decode(image: Image.Image, wanted: ImageFormat, source: Path | str) -> Pixel
     if turned.mode != mode:  # or Pillow would copy it
         turned = turned.convert(mode)
     return np.atleast_3d(np.asarray(turned))
+
+
+def decode_mask(image: Image.Image, source: Path | str) -> Codes:
+    """Return a mask's values (H, W) or colours (H, W, 3) as Pillow has them, upright; `source` is for messages."""
+    _check_mode(image, source)
+    bits = _grey_bits(image)
+    image = _turn(image)
+    if image.mode in ("LA", "PA"):  # without alpha
+        image = image.convert(image.mode[0])
+    elif image.mode in _COLOUR and image.mode not in ("P", "RGB"):
+        image = image.convert("RGB")
+    values = np.asarray(image).astype(np.uint8) if image.mode == "1" else np.asarray(image)
+    return values // (255 // ((1 << bits) - 1)) if 1 < bits < 8 else values  # as stored
+
+
+def _check_mode(image: Image.Image, source: Path | str) -> None:
+    if image.mode not in _GREY | _COLOUR:
+        raise UserError(f"{source}: pixels of kind {image.mode}; save as 8 or 16 bit")
+
+
+def _turn(image: Image.Image) -> Image.Image:
+    """Return an image upright."""
+    return ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
 
 
 def _read_bytes(file: IO[bytes]) -> NDArray[np.uint8]:

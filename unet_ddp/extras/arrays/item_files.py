@@ -1,4 +1,4 @@
-"""Arrays that only this process has, written once as NPY files: then they are folders like others."""
+"""Arrays that only this process has, written once as files: then they are folders like others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Collection
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ _KINDS = {"images", "masks"}
 
 
 def write_items(items: Items, folder: Path) -> tuple[Path, str]:
-    """Return a folder in `folder` with all items as NPY files, and a line about it if it is new.
+    """Return a folder in `folder` with all items as files, and a line about it if it is new.
 
     It is known by its content: a run that continues finds its own, and none replaces another's.
 
@@ -62,11 +63,16 @@ def _write(items: Items, folder: Path) -> tuple[str, int, int]:
         item = items.read(row, count)
         refuse_twice(items.images.name, rows, item.name, row)
         digest.update(repr((item.name, find_stamps(item))).encode())
-        for kind, array in (("images", item.image), ("masks", item.mask)):
-            path = folder / kind / f"{item.name}.npy"
+        files = (
+            ("images", item.suffix, item.write_image),
+            ("masks", ".npy", partial(np.save, arr=item.mask)),
+        )
+        for kind, suffix, write in files:
+            path = folder / kind / f"{item.name}{suffix}"
             path.parent.mkdir(parents=True, exist_ok=True)
-            np.save(path, array)
-            size += array.nbytes
+            with path.open("wb") as file:
+                write(file)
+        size += item.image.nbytes + item.mask.nbytes
     return digest.hexdigest(), count, size
 
 

@@ -1,4 +1,4 @@
-"""Items of a data set as pairs: each is read as an NPY file, which lasts as long as it is read."""
+"""Items of a data set as pairs: each is read as a file, which lasts as long as it is read."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from unet_ddp.extras.arrays.items import Item, Items
 from unet_ddp.files import temporary_folder, write_errors
 
 _ADVICE = "make room, or set TMPDIR to another folder"
+_MASK = "mask.npy"
 _UNKNOWN: Stamps = (None, None)
 
 
@@ -47,17 +48,20 @@ class ItemPairs(Pairs):
 
     @contextmanager
     def local(self, path: Path, ignore: int | None = None) -> Iterator[Path]:
-        """Yield the file, or a temporary NPY file of an item's array; an error names `path`."""
+        """Yield the file, or a temporary one of an item's array; an error names `path`."""
         if path.parts[0] not in OPENED:
             yield path
             return
-        array = _read(path)
+        item = _read(path)
         place = temporary_folder()
         with write_errors(place, _ADVICE):
-            file = tempfile.NamedTemporaryFile(prefix="unet_ddp-", suffix=".npy", dir=place)  # noqa: SIM115
+            file = tempfile.NamedTemporaryFile(prefix="unet_ddp-", suffix=path.suffix, dir=place)  # noqa: SIM115
         with file:
             with write_errors(place, _ADVICE):
-                np.save(file, array)
+                if path.name == _MASK:
+                    np.save(file, item.mask)
+                else:
+                    item.write_image(file)
                 file.flush()
             try:
                 yield Path(file.name)
@@ -88,15 +92,15 @@ _last: dict[str, tuple[int, Item]] = {}
 """By data set, the item that was read last: its mask is asked for after its image."""
 
 
-def _read(path: Path) -> NDArray[Any]:
-    """Return the array of an item's path, as `find_items` makes it."""
-    key, row, what = path.parts
+def _read(path: Path) -> Item:
+    """Return the item of a path, as `find_items` makes it."""
+    key, row, _ = path.parts
     before = _last.get(key)
     if before is None or before[0] != int(row):
         items = OPENED[key]
         before = int(row), items.read(int(row), int(row) + 1)
         _last[key] = before
-    return before[1].mask if what == "mask.npy" else before[1].image
+    return before[1]
 
 
 def find_items(items: Items) -> ItemPairs:
@@ -112,7 +116,7 @@ def find_items(items: Items) -> ItemPairs:
     read = partial(items.read, count=count)
     pairs, rows = list[Pair](), dict[str, int]()
     for row in tqdm(range(count), "reading", unit="item", leave=False, disable=hides_bars()):
-        image, mask = (Path(items.key, str(row), name) for name in ("image.npy", "mask.npy"))
+        image, mask = (Path(items.key, str(row), name) for name in ("image.npy", _MASK))
         name, stamps = f"{row:0{len(str(count - 1))}d}", _UNKNOWN
         try:
             item = read(row)
@@ -126,7 +130,7 @@ def find_items(items: Items) -> ItemPairs:
                 "as they are, and random changes to --augmentation"
             )
         refuse_twice(items.key, rows, item.name, row)
-        pairs.append(Pair(item.name, image, mask, stamps=stamps))
+        pairs.append(Pair(item.name, image.with_suffix(item.suffix), mask, stamps=stamps))
     return ItemPairs(sorted(pairs, key=lambda pair: pair.name))
 
 
@@ -141,10 +145,10 @@ def refuse_twice(key: str, rows: dict[str, int], name: str, row: int) -> None:
 
 def find_stamps(item: Item) -> tuple[Stamp, Stamp]:
     """Return checksums and sizes in bytes of image and mask."""
-    return _find_stamp(item.image), _find_stamp(item.mask)
+    return _find_stamp(item.image, "alpha " if item.has_alpha else ""), _find_stamp(item.mask)
 
 
-def _find_stamp(array: NDArray[Any]) -> Stamp:
-    digest = hashlib.blake2b(f"{array.dtype.str} {array.shape} ".encode(), digest_size=8)
+def _find_stamp(array: NDArray[Any], kind: str = "") -> Stamp:
+    digest = hashlib.blake2b(f"{kind}{array.dtype.str} {array.shape} ".encode(), digest_size=8)
     digest.update(np.ascontiguousarray(array).data)
     return int.from_bytes(digest.digest(), "big") >> 4, array.nbytes

@@ -10,16 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from threading import Lock, RLock
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from unet_ddp.data.readers.pictures import decode_picture, decode_picture_mask, has_alpha
 from unet_ddp.errors import UserError
 from unet_ddp.plugins import find
 
 _MASKS = ("mask", "label", "annotation", "segmentation")  # keys of an item that is a dictionary
+_ARRAYS = ("1", "F")  # modes of Pillow images that NumPy has as a file of them is read
 _FORMS = "give (name, image, mask), (image, mask), a dictionary with image and mask, or masks beside images"
 
 
@@ -29,6 +31,20 @@ class Item(NamedTuple):
     name: str
     image: NDArray[Any]
     mask: NDArray[Any]
+    has_alpha: bool = False
+    """True for a Pillow image whose last band says how transparent pixels are."""
+
+    @property
+    def suffix(self) -> str:
+        """Suffix of a file of the image."""
+        return ".png" if self.has_alpha else ".npy"
+
+    def write_image(self, file: IO[bytes]) -> None:
+        """Write the image: a NPY file has no alpha."""
+        if self.has_alpha:
+            Image.fromarray(self.image).save(file, "PNG", compress_level=1)
+        else:
+            np.save(file, self.image)
 
 
 @dataclass(frozen=True)
@@ -168,7 +184,9 @@ class Items:
         else:
             name, image, mask = _split(found, name, where)
             where, other = f"{where}, image", f"{where}, mask"
-        return Item(_as_name(name, where), _as_image(image, where), _as_mask(mask, other))
+        is_clear = isinstance(image, Image.Image) and has_alpha(image)
+        name = _as_name(name, where)
+        return Item(name, _as_image(image, where), _as_mask(mask, other), is_clear)
 
 
 def _split(found: Any, name: str, where: str) -> tuple[Any, Any, Any]:
@@ -195,13 +213,16 @@ def _as_name(name: Any, where: str) -> str:
 
 
 def _as_image(value: Any, where: str) -> NDArray[Any]:
-    if isinstance(value, Image.Image) and value.mode == "P":
-        value = value.convert("RGB")
+    if isinstance(value, Image.Image) and value.mode not in _ARRAYS:
+        pixels = decode_picture(value, None, where)
+        value = pixels[..., 0] if pixels.shape[2] == 1 else pixels
     return _as_array(value, where)
 
 
 def _as_mask(value: Any, where: str) -> NDArray[Any]:
     """Return the values of a mask; whole numbers of other sizes, as torch's, as int32."""
+    if isinstance(value, Image.Image) and value.mode not in _ARRAYS:
+        value = decode_picture_mask(value, where)
     mask = _as_array(value, where)
     if mask.dtype.kind in "iu" and mask.dtype.itemsize > 2:
         if mask.min() < -(2**31) or mask.max() >= 2**31:
