@@ -143,11 +143,23 @@ def test_an_image_in_memory_is_what_it_is_as_a_file(
         (Image.new("RGB", (0, 4)), r"^Pillow image RGB: has no pixels"),
         (noise(4, 6)[..., :2], r"^array \(4, 6, 2\): 2 channels, the network takes 3"),
         (np.array(["a"]), r"^array \(1,\): an array of 1 axes; save \(H, W\) or"),
+        (
+            np.ma.masked_less(noise(4, 6), 99),
+            r"^the image is a masked array; fill it, .* network, which has none",
+        ),
     ],
 )
 def test_what_is_no_image_is_an_error(image: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         open_array(image, COLOUR, 1.0)
+
+
+def test_a_masked_array_is_told_the_no_data_value() -> None:
+    masked = np.ma.masked_less(noise(4, 6), 99)
+    with pytest.raises(UserError, match=r"with the no-data value of the network, 7$"):
+        open_array(masked, replace(COLOUR, nodata=7.0), 1.0)
+    plain = open_array(np.ma.array(noise(4, 6)), COLOUR, 1.0)  # nothing in it is masked
+    assert np.array_equal(plain.read(0, 4), noise(4, 6))
 
 
 def test_a_truncated_image_of_pillow_is_an_error(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 from unet_ddp.data.masks import Size
 from unet_ddp.data.readers import bands
 from unet_ddp.data.readers.base import ImageFormat, Pixels, Scene, TooLargeError
+from unet_ddp.data.readers.masked import refuse_masked
 from unet_ddp.data.readers.pictures import decode_picture
 from unet_ddp.data.readers.read import Source, find_reader
 from unet_ddp.data.readers.resize import fit_pixels, resize_area, scaled_size
@@ -90,6 +91,8 @@ def open_array(
         given: Any = image
         if isinstance(given, (list, tuple)):
             raise UserError(f"{len(given)} images at once; use predictor.batch(images)")
+        nodata = "which has none" if wanted.nodata is None else f"{wanted.nodata:g}"
+        refuse_masked(given, "the image is", f"or with the no-data value of the network, {nodata}")
         values = _as_numbers(image)
         name = f"array {values.shape}"
         if values.ndim == 4:

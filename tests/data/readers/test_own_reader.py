@@ -117,6 +117,7 @@ def change_reader(folder: Path, old: str, new: str) -> None:
         (HEADER, HEADER.replace("uint8", "uint16"), DIFFERS % "4x5 with 3 channels of uint16"),
         (HEADER, "return None", f"{SAID}header gave None; return a .*Header"),
         ("return self.pixels", "return self.pixels[..., 0]", GAVE % r"a ndarray \(5, 4\)"),
+        ("return self.pixels", "import numpy; return numpy.ma.array(self.pixels, mask=True)", f"{SAID}read_bands gave a masked array; fill it, .* by --nodata"),
         ("return self.pixels", "return self.pixels.tolist()", GAVE % "a list of 5"),
         ("return self.pixels", "return {}['x']", r"failed on .*a.xyz \(KeyError: 'x'; my_readers.py, line 19\)"),
     ],

@@ -127,6 +127,11 @@ WRONG: list[tuple[Any, Any, str]] = [
     ([(1.5, A, M)], None, "1.5 is no name"),
     (iter([A]), [M], "images: a list_iterator; give a sequence, or an object with __len__ and __getitem__"),
     (lambda: 3, [M], "images: 3; give a sequence"),
+    ([np.ma.masked_equal(A, 7)], [M], "images[0] is a masked array; fill it, e.g. by .filled(0), and name the value by nodata="),
+    (np.ma.masked_equal(IMAGES, 7), MASKS, "images[0] is a masked array"),
+    ([[*np.ma.masked_equal(A, 7)]], [M], "images[0] is a masked array"),
+    ([A], [np.ma.masked_equal(M, 1)], "masks[0] is a masked array; fill it, e.g. by .filled(0), and name the value by ignore_index="),
+    ([("a", A, np.ma.masked_equal(M, 1))], None, "images[0], mask is a masked array"),
 ]  # fmt: skip
 
 
@@ -136,6 +141,11 @@ def test_what_is_no_pair_of_arrays_is_refused_in_a_line(images: Any, masks: Any,
         read(images, masks)
     text = str(caught.value)
     assert said in text and "\n" not in text and len(text) < 200
+
+
+def test_a_masked_array_without_masked_pixels_is_an_array() -> None:
+    item = read(np.ma.array(IMAGES, mask=False), np.ma.array(MASKS))
+    assert np.array_equal(item.image, IMAGES[0]) and np.array_equal(item.mask, MASKS[0])
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from unet_ddp.data.readers.base import Header, OpenFile, storage_dtype
+from unet_ddp.data.readers.masked import refuse_masked
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files.contents import explain_missing
 
@@ -75,6 +76,8 @@ def check_pixels(opened: OpenFile, pixels: object, method: str, *, is_mask: bool
         raise UserError(
             f"{start}{method} gave {_show(pixels)}; return a NumPy array (height, width, channels)"
         )
+    flag = "--ignore-index" if is_mask else "--nodata"
+    refuse_masked(pixels, f"{start}{method} gave", f"and name the value by {flag}")
     height, width, channels = pixels.shape
     dtype, dtypes = pixels.dtype.name, (pixels.dtype.name, storage_dtype(pixels.dtype))
     bands = header.channels + header.has_alpha

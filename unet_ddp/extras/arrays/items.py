@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from unet_ddp.data.readers.masked import refuse_masked
 from unet_ddp.data.readers.pictures import decode_picture, decode_picture_mask, has_alpha
 from unet_ddp.errors import UserError
 from unet_ddp.plugins import find
@@ -216,6 +217,7 @@ def _as_image(value: Any, where: str) -> NDArray[Any]:
     if isinstance(value, Image.Image) and value.mode not in _ARRAYS:
         pixels = decode_picture(value, None, where)
         value = pixels[..., 0] if pixels.shape[2] == 1 else pixels
+    refuse_masked(value, f"{where} is", "and name the value by nodata=")
     return _as_array(value, where)
 
 
@@ -223,6 +225,7 @@ def _as_mask(value: Any, where: str) -> NDArray[Any]:
     """Return the values of a mask; whole numbers of other sizes, as torch's, as int32."""
     if isinstance(value, Image.Image) and value.mode not in _ARRAYS:
         value = decode_picture_mask(value, where)
+    refuse_masked(value, f"{where} is", "and name the value by ignore_index=")
     mask = _as_array(value, where)
     if mask.dtype.kind in "iu" and mask.dtype.itemsize > 2:
         if mask.min() < -(2**31) or mask.max() >= 2**31:
