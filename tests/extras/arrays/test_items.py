@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,15 @@ def test_a_palette_has_colours_as_an_image_and_indices_as_a_mask() -> None:
 
 
 A, M = IMAGES[0], MASKS[0]
+
+
+class Short(list[Any]):
+    """A sequence whose error no line of Python raises."""
+
+    def __len__(self) -> int:
+        return 2
+
+
 WRONG: list[tuple[Any, Any, str]] = [
     (IMAGES, MASKS[:5], "images has 6 items, masks 5; give a mask for each image"),
     ([], [], "images: is empty"),
@@ -127,6 +137,11 @@ WRONG: list[tuple[Any, Any, str]] = [
     ([(1.5, A, M)], None, "1.5 is no name"),
     (iter([A]), [M], "images: a list_iterator; give a sequence, or an object with __len__ and __getitem__"),
     (lambda: 3, [M], "images: 3; give a sequence"),
+    ({"a": A}, {"a": M}, "images: a dict is no sequence; give a list of its values, or (name, image, mask) of each"),
+    ([A], {"a": M}, "masks: a dict is no sequence"),
+    (lambda: {"a": A}, [M], "images: a dict is no sequence"),
+    (MappingProxyType({"a": A}), [M], "images: a mappingproxy is no sequence"),
+    (Short([A]), [M, M], "images[1]: IndexError: list index out of range"),
     ([np.ma.masked_equal(A, 7)], [M], "images[0] is a masked array; fill it, e.g. by .filled(0), and name the value by nodata="),
     (np.ma.masked_equal(IMAGES, 7), MASKS, "images[0] is a masked array"),
     ([[*np.ma.masked_equal(A, 7)]], [M], "images[0] is a masked array"),
@@ -138,9 +153,25 @@ WRONG: list[tuple[Any, Any, str]] = [
 @pytest.mark.parametrize(("images", "masks", "said"), WRONG, ids=[said[:40] for *_, said in WRONG])
 def test_what_is_no_pair_of_arrays_is_refused_in_a_line(images: Any, masks: Any, said: str) -> None:
     with pytest.raises(unet_ddp.UserError) as caught:
-        read(images, masks)
+        read(images, masks, int(said.startswith("images[1]")))
     text = str(caught.value)
     assert said in text and "\n" not in text and len(text) < 200
+    assert "items.py" not in text  # the file of ours in which a user has nothing to mend
+
+
+def test_numbers_of_other_libraries_are_names() -> None:
+    for number in (np.int64(7), np.array(7), torch.tensor(7), np.uint8(7)):
+        assert read([(number, A, M)]).name == "7"
+
+
+def test_a_column_of_pandas_has_its_rows_in_order() -> None:
+    """Issue: rows were taken by their labels, so images and masks of a shuffled table paired wrong."""
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"image": [*IMAGES], "mask": [*MASKS]}).iloc[[5, 3, 0, 1, 2, 4]]
+    item = read(table["image"], [*table["mask"]])
+    assert np.array_equal(item.image, IMAGES[5]) and np.array_equal(item.mask, MASKS[5])
+    with pytest.raises(unet_ddp.UserError, match="images: a DataFrame is no sequence"):
+        read(table)
 
 
 def test_a_masked_array_without_masked_pixels_is_an_array() -> None:

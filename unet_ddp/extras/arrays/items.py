@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from threading import Lock, RLock
 from typing import IO, Any, NamedTuple
 
@@ -121,6 +121,13 @@ class Column:
                 items = thread.submit(items).result()
             except Exception as error:
                 raise UserError(f"{self.name}(): {_explain(error, self.name)}") from error
+        if hasattr(items, "iloc") and items.ndim == 1:
+            items = [*items]  # a column of pandas, whose rows have numbers of their own
+        if isinstance(items, Mapping) or hasattr(items, "iloc"):
+            raise UserError(
+                f"{self.name}: {_describe(items, is_array=False)} is no sequence; give a list of its values, or "
+                "(name, image, mask) of each"
+            )
         if not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):
             raise UserError(
                 f"{self.name}: {_describe(items)}; give a sequence, or an object with __len__ and __getitem__"
@@ -130,11 +137,13 @@ class Column:
 
 def _explain(error: Exception, name: str) -> str:
     """Return an exception of a user's code in a line, with the place in its module where it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__
+    ]
     file = getattr(sys.modules.get(name.partition(":")[0]), "__file__", None)
     own = [frame for frame in frames if frame.filename == file] or frames
-    place = f"{os.path.basename(own[-1].filename)}, line {own[-1].lineno}"  # noqa: PTH119
-    return f"{type(error).__name__}: {error} ({place})"
+    said = f"{type(error).__name__}: {error}"
+    return f"{said} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else said
 
 
 @dataclass(frozen=True)
@@ -203,6 +212,8 @@ def _split(found: Any, name: str, where: str) -> tuple[Any, Any, Any]:
 
 
 def _as_name(name: Any, where: str) -> str:
+    if getattr(name, "shape", None) == ():  # a number of NumPy, pandas or torch
+        name = name.item()
     text = str(name)
     path = PurePosixPath(text)
     is_plain = isinstance(name, (str, int)) and text == str(path) and "\0" not in text
@@ -258,10 +269,10 @@ def _as_array(value: Any, where: str) -> NDArray[Any]:
     return array
 
 
-def _describe(value: Any) -> str:
+def _describe(value: Any, *, is_array: bool = True) -> str:
     if value is None:
         return "None"
-    shape = getattr(value, "shape", None)
+    shape = getattr(value, "shape", None) if is_array else None
     if isinstance(shape, tuple):
         return f"an array {tuple(shape)}"
     return f"{value!r:.40}" if isinstance(value, (str, int, float)) else f"a {type(value).__name__}"
