@@ -155,6 +155,24 @@ def test_an_unknown_value_is_named(dtype: type, strange: int) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32])
+def test_unknown_values_are_all_named_with_their_pixels_if_these_are_known(dtype: type) -> None:
+    """Issue: a list of the different values in a mask was counted as its pixels, and one of several was named."""
+    labels = Labels((0, 7))
+    for codes, said in (
+        ([[0, 7, 8, 7]], "unknown mask value 8 (1 pixel); expected 0, 7."),
+        ([[9, 8], [0, 9]], "unknown mask values 8, 9 (3 pixels); expected"),
+        ([0, 7, 8], "unknown mask value 8; expected"),
+        ([1, 2, 3, 4, 5, 6], "unknown mask values 1, 2, 3, 4 and 2 more; expected"),
+    ):
+        with pytest.raises(UserError) as caught:
+            labels.to_ids(np.array(codes, dtype), Path("m.png"))
+        assert said in str(caught.value)
+    grey = Labels((0, 0xFF0000), rgb=True)
+    with pytest.raises(UserError, match="unknown mask value #00ff00;"):
+        grey.to_ids(np.array([0xFF00], np.int32), Path("m.png"))
+
+
 @pytest.mark.parametrize("ignore", [0, 3, 255])
 @pytest.mark.parametrize("values", [(0, 255), (255, 0)])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -11,11 +12,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from unet_ddp.data.masks import IGNORE_ID, Colour, Flags, Ids, Mask, unpack_colour, voc_colour
-from unet_ddp.errors import INT32, Limit, UserError, shorten
+from unet_ddp.errors import INT32, Limit, UserError, count_of, join_some, shorten
 
 _Code = Annotated[int, Limit(0, 0xFFFFFF)]
 _Int32 = Annotated[int, INT32]
 _Threshold = Annotated[int, Limit(at_least=0)]
+_UNKNOWN = 4  # values in a line
 
 
 @dataclass(frozen=True)
@@ -173,3 +175,17 @@ class ClassValues:
         import cv2
 
         return np.asarray(cv2.LUT(ids, table.astype(np.uint8)))
+
+
+def refuse_unknown(labels: ClassValues, codes: Mask, is_known: Flags, path: Path) -> None:
+    """Raise a UserError if some mask values (H, W), or (N,) without places, are no class; it names `path`."""
+    if is_known.all():
+        return
+    unknown = codes[~is_known]
+    values = [labels.show(value) for value in np.unique(unknown).tolist()]
+    noun = "value" if len(values) == 1 else "values"
+    count = f" ({count_of(unknown.size, 'pixel')})" if codes.ndim > 1 else ""
+    raise UserError(
+        f"{path}: unknown mask {noun} {join_some(values, _UNKNOWN)}{count}; expected "
+        f"{', '.join(map(labels.show, labels.values))}. Fix the mask or retrain"
+    )

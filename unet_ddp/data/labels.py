@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from unet_ddp.data.label_values import ClassValues
+from unet_ddp.data.label_values import ClassValues, refuse_unknown
 from unet_ddp.data.masks import (
     IGNORE_ID,
     Band,
@@ -116,12 +116,7 @@ class Labels(ClassValues):
                 translated = bytearray(codes).translate(table)
                 return np.frombuffer(translated, np.uint8).reshape(codes.shape)
         ids, is_known = self.search(codes)
-        if not is_known.all():
-            unknown = codes[~is_known]
-            raise UserError(
-                f"{path}: unknown mask value {self.show(int(unknown[0]))} ({unknown.size} pixels); "
-                f"expected {', '.join(map(self.show, self.values))}. Fix the mask or retrain"
-            )
+        refuse_unknown(self, codes, is_known, path)
         return ids
 
     @cached_property
