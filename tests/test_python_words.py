@@ -47,6 +47,15 @@ WRONG: list[tuple[str, Any, str]] = [
     ("optimizer", "sgd", "train() has no such setting; the optimizer is AdamW; use learning_rate="),
     ("epoch", 3, "did you mean epochs?"),
     ("colour", 3, "help(unet_ddp.train)"),
+    ("width", True, "True; expected a number"),
+    ("width", False, "False; expected a number"),
+    ("lr", np.bool_(True), "True; expected a number or auto"),
+    ("list", True, "True; expected text or a path"),
+    ("crop_size", True, "True; expected numbers"),
+    ("class_names", [], "[]; give at least one value, or leave it out"),
+    ("crop_size", np.zeros(0, np.int64), "[]; give at least one value"),
+    ("loss_weights", (), "(); give at least one value"),
+    ("epochs", [], "[]; give at least one value"),
 ]
 
 

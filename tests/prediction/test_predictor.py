@@ -144,6 +144,9 @@ def test_an_overlap_is_a_percentage_as_the_flag_is() -> None:
     ("options", "message"),
     [
         ({"threshold": "0.3"}, "threshold: '0.3'; expected a number"),
+        ({"threshold": True}, "threshold: True; expected a number"),
+        ({"overlap": True}, "overlap: True; expected a number"),
+        ({"tile": True}, "tile: True; expected a whole number"),
         ({"tile": "32"}, "tile: '32'; expected a whole number"),
         ({"tile": 40.5}, "tile: 40.5; expected a whole number"),
         ({"tta": 4}, "tta: 4; expected text"),
@@ -183,6 +186,7 @@ NO_TENSOR = "expected a tensor (N, H, W, 3)"
         (lambda given: given.from_checkpoint(None), f"None: {NO_PATH}"),
         (lambda given: given.from_checkpoint(["a", "b"]), f"['a', 'b']: {NO_PATH}"),
         (lambda given: given.from_checkpoint("a.pt", scale="1"), "scale: '1'; expected a number"),
+        (lambda given: given.from_checkpoint("a.pt", scale=True), "scale: True; expected a number"),
         (
             lambda given: given.from_checkpoint("a.pt", device="cuda:0"),
             "device cuda:0: must be one of auto, cpu, cuda; choose a GPU with CUDA_VISIBLE_DEVICES",

@@ -33,21 +33,23 @@ def to_words(name: str, value: Any, kind: type[Any] = TrainConfig) -> list[str]:
     Raises:
         UserError: there is no such setting, or a command line can't give such a value.
     """
-    setting, flag = _find_setting(name, kind), as_flag(name)
+    (hint, default), flag = _find_setting(name, kind), as_flag(name)
     value = _to_plain(value)
     is_empty = isinstance(value, (list, tuple)) and not value
+    if is_empty and default != ():
+        raise UserError(f"{name}: {value}; give at least one value, or leave it out")
     if value is None or is_empty or (name == "resume" and value is False):  # it may also be a file
         return []
-    if value is True:
-        return [flag]
-    if value is False:
-        return [as_flag(f"no_{name}")]
-    if bool in _parts(setting):
+    if isinstance(value, bool):
+        if bool not in _parts(hint) and name != "resume":
+            raise UserError(f"{name}: {value}; expected {_describe_kinds(hint)}")
+        return [flag if value else as_flag(f"no_{name}")]
+    if bool in _parts(hint):
         raise UserError(f"{name}: {shorten(value)}; expected True or False")
     if not isinstance(value, (list, tuple)):
         return [f"{flag}={_to_text(name, value, kind)}"]
     words = [_to_text(name, _to_plain(item), kind) for item in value]
-    if not any(get_origin(hint) is tuple for hint in _parts(setting)):
+    if not any(get_origin(part) is tuple for part in _parts(hint)):
         raise UserError(f"{name}: {describe(value)}; give one, as on the command line")
     return [flag, *words]
 
@@ -60,15 +62,15 @@ def refuse_twice(names: Collection[str]) -> None:
             raise UserError(f"{' and '.join(twice)}: are one setting; use one of them")
 
 
-def _find_setting(name: str, kind: type[Any]) -> Any:
-    """Return the type of a setting."""
+def _find_setting(name: str, kind: type[Any]) -> tuple[Any, Any]:
+    """Return the type of a setting, and its default."""
     settings = settings_of(kind)
     plain = name.removeprefix("no_")
     for each in settings.values():
         if not {name, plain}.isdisjoint(each.names):
-            return each.hint
+            return each.hint, each.default
     if plain == "amp":  # --amp and --no-amp stand for values of --precision
-        return bool
+        return bool, True
     near = difflib.get_close_matches(name, settings, n=1, cutoff=0.75)
     hint = _ELSEWHERE.get(name, "help(unet_ddp.train) has them all")
     if near:
@@ -80,6 +82,17 @@ def _parts(hint: Any) -> Iterator[Any]:
     yield hint
     for part in get_args(hint):
         yield from _parts(part)
+
+
+def _describe_kinds(hint: object) -> str:
+    """Return the kinds of values that a setting takes, in words."""
+    parts = [*_parts(hint)]
+    of = "numbers" if any(get_origin(part) is tuple for part in parts) else "a number"
+    names = {int: of, float: of, str: "text or a path"}
+    words = [names[part] for part in parts if part in names]
+    words += [part for part in parts if isinstance(part, str)]  # as "auto"
+    *others, last = dict.fromkeys(words)
+    return " or ".join([", ".join(others), last] if others else [last])
 
 
 def _to_plain(value: Any) -> Any:

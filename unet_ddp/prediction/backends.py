@@ -171,7 +171,7 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
                 f"{name}: a predictor has no such option; help(unet_ddp.Predictor.from_checkpoint) has them all"
             )
         kind, words = _OPTIONS[name]
-        if not isinstance(value, kind):
+        if isinstance(value, bool) or not isinstance(value, kind):
             raise UserError(f"{name}: {shorten(value)}; expected {words}")
     return given
 

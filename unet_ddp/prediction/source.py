@@ -215,5 +215,5 @@ def check_models(sources: Sequence[object], scale: object) -> None:
             raise UserError(
                 f"{shorten(source)}: is no path of a checkpoint; several are from_checkpoint('a.pt', 'b.pt')"
             )
-    if scale is not None and not isinstance(scale, Real):
+    if isinstance(scale, bool) or not isinstance(scale, Real | None):
         raise UserError(f"scale: {shorten(scale)}; expected a number")
