@@ -220,6 +220,30 @@ def test_a_run_is_the_same_whatever_the_notebook_asked_of_torch(images: Path) ->
     assert_same_weights(Path("checkpoints/plain"), Path("checkpoints/asked"))
 
 
+def test_scores_and_masks_are_the_same_whatever_the_notebook_asked_of_torch(images: Path) -> None:
+    """Issue: evaluate and export ended in a traceback of torch, with another device or type as the default."""
+    run = unet_ddp.train(**{**SETTINGS, "epochs": 1}, images="imgs", masks="masks")
+    image = np.zeros((40, 40, 3), np.uint8)
+    pytest.importorskip("onnxruntime")
+
+    def ask() -> tuple[object, ...]:
+        scored = unet_ddp.evaluate(run, "imgs", "masks", device="cpu")
+        mask = run.predictor(device="cpu", tta="mirror")(image).mask
+        written = unet_ddp.export(run, "m.onnx", runtime="onnxruntime", overwrite=True)
+        return scored.dice, mask.tolist(), written.runtimes["onnxruntime"].dice, unet_ddp.check("imgs", "masks").problems  # fmt: skip
+
+    expected = ask()
+    for device, dtype in (("meta", torch.float32), ("cpu", torch.bfloat16)):
+        torch.set_default_device(device)
+        torch.set_default_dtype(dtype)
+        try:
+            assert ask() == expected
+            assert (torch.get_default_device().type, torch.get_default_dtype()) == (device, dtype)
+        finally:
+            torch.set_default_device(None)
+            torch.set_default_dtype(torch.float32)
+
+
 def test_a_running_runs_folder_is_not_let_in_again(
     images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

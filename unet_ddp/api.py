@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import IO, Any
 from uuid import uuid4
@@ -27,6 +27,7 @@ from unet_ddp.commands import train as command
 from unet_ddp.commands.data_arguments import placing_data, without_objects
 from unet_ddp.commands.trained_run import TrainedRun
 from unet_ddp.config import TrainConfig
+from unet_ddp.distributed.defaults import usual_defaults
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.error_line import MARK
 from unet_ddp.distributed.join import MISTAKE
@@ -115,21 +116,14 @@ def _train_here(entrypoint: Entrypoint[TrainConfig], config: TrainConfig) -> int
 def _as_in_a_new_process() -> Iterator[None]:
     """Context in which torch computes as no cell before has asked; afterwards all is as it was.
 
-    A notebook may have switched gradients off, or set another default type or device. The run seeds the random
-    numbers, and a search that draws its settings from them would draw the same ones after each run.
+    The run seeds the random numbers, and a search that draws its settings from them would draw the same ones after
+    each run.
     """
-    dtype, device = torch.get_default_dtype(), torch.get_default_device()
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    torch.set_default_dtype(torch.float32)
     try:
-        with ExitStack() as stack:
-            if device.type != "cpu":
-                stack.enter_context(torch.device("cpu"))
-            stack.enter_context(torch.inference_mode(False))
-            stack.enter_context(torch.enable_grad())
+        with usual_defaults():
             yield
     finally:
-        torch.set_default_dtype(dtype)
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])

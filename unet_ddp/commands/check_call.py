@@ -10,6 +10,7 @@ from unet_ddp.cli.signature import Data
 from unet_ddp.commands import doctor
 from unet_ddp.commands.data_arguments import giving_data
 from unet_ddp.commands.doctor import DataClass, DoctorConfig
+from unet_ddp.distributed.defaults import usual_defaults
 from unet_ddp.errors import one_line
 
 
@@ -48,6 +49,7 @@ class DataCheck:
         return self.text
 
 
+@usual_defaults()
 def check(images: Data = None, masks: Data = None, **settings: object) -> DataCheck:
     """Return what is in a data set and what is wrong with it, as `python -m unet_ddp doctor` prints it.
 

@@ -18,6 +18,7 @@ from unet_ddp.commands.data_arguments import giving_data
 from unet_ddp.commands.evaluate import EvaluateConfig
 from unet_ddp.commands.trained_run import network_of
 from unet_ddp.data.readers.read import use_own_readers
+from unet_ddp.distributed.defaults import usual_defaults
 from unet_ddp.distributed.device import pick_device
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import one_line
@@ -63,6 +64,7 @@ class EvaluationResult:
         return self.text
 
 
+@usual_defaults()
 def evaluate(
     model: str | PathLike[str],
     images: Data = None,

@@ -13,6 +13,7 @@ from unet_ddp.cli.python import to_words
 from unet_ddp.cli.signature import Data
 from unet_ddp.commands.data_arguments import giving_data
 from unet_ddp.commands.trained_run import network_of
+from unet_ddp.distributed.defaults import usual_defaults
 from unet_ddp.errors import one_line
 from unet_ddp.extras.onnx.settings import ExportConfig
 
@@ -49,6 +50,7 @@ class ExportResult:
         return self.text
 
 
+@usual_defaults()
 def export(
     model: str | PathLike[str],
     path: str | PathLike[str],

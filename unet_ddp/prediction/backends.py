@@ -22,6 +22,7 @@ from unet_ddp.checkpoints.weights import (
 )
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
+from unet_ddp.distributed.defaults import usual_defaults
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.files import as_path
 from unet_ddp.heads import SOFTMAX, Head
@@ -133,6 +134,7 @@ def open_model(source: str | Path, device: torch.device, **how: Any) -> LoadedMo
     return find("backends", name)(path, device, **how)
 
 
+@usual_defaults()
 def open_models(
     sources: Sequence[str | PathLike[str]],
     device: torch.device,
