@@ -317,6 +317,15 @@ def test_labels_of_a_resumed_run_stay(tmp_path: Path) -> None:
         prepared(tmp_path, labels=Labels((0, 255)))
 
 
+def test_known_labels_of_greys_are_those_of_masks_in_colour(tmp_path: Path) -> None:
+    masks_as(lambda a: np.dstack([a] * 3))(make_set(tmp_path, 6))
+    report, data = collected(in_folder(tmp_path), labels=Labels((0, 255)))
+    assert data is not None and data.values.values == [0, 255] and not report.problems
+    masks_as(lambda a: a * np.uint8([0, 0, 1]))(tmp_path)
+    with pytest.raises(UserError, match=r"x\.png: unknown mask colour #0000ff"):
+        prepared(tmp_path, labels=Labels((0, 255)))
+
+
 # -- the range of the pixels ---------------------------------------------------------------
 
 

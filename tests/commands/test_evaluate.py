@@ -310,6 +310,11 @@ def unknown_value(folder: Path) -> list[str]:
     return GIVEN
 
 
+def unknown_colour(folder: Path) -> list[str]:
+    Image.new("RGB", (40, 32), "#0000ff").save(folder / "masks" / "cx.png")
+    return GIVEN
+
+
 def other_channels(folder: Path) -> list[str]:
     (folder / "imgs" / "cx.png").unlink()
     bands = np.zeros((32, 40, 6), np.uint8)
@@ -379,6 +384,18 @@ def test_masks_of_one_class_and_void_are_scored(here: Path) -> None:
     assert scores == [0, None]  # no pixel is of the second class
 
 
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+@pytest.mark.parametrize("argv", [GIVEN, []], ids=["given", "of_the_run"])
+def test_masks_that_another_program_saved_in_colour_are_scored_as_before(
+    here: Path, mode: str, argv: list[str]
+) -> None:
+    grey = run(*argv)
+    for path in (here / "masks").iterdir():
+        with Image.open(path) as image:
+            image.convert(mode).save(path)
+    assert run(*argv, "--overwrite")["classes"] == grey["classes"]
+
+
 def test_a_class_that_is_predicted_but_in_no_mask_is_named(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -406,6 +423,7 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], list[str]]] = [
     (no_such_model, ["nowhere.pt"]),
     (no_pairs, ["masks", "no masks"]),
     (unknown_value, ["cx.png", "mask value 7", "0, 255"]),
+    (unknown_colour, ["cx.png: unknown mask colour #0000ff; expected #000000, #ffffff"]),
     (other_channels, ["cx.tif", "6 channels", "takes 3"]),
     (other_size, ["cx.png is 41x32, its image 40x32"]),
     (not_writable, ["file/results", "--output"]),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID, pack_colour, unpack_colour
+from unet_ddp.data.masks import IGNORE_ID, Colour, pack_colour, unpack_colour
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.borders import CLASS_NAMES
@@ -192,6 +192,32 @@ def test_a_colour_is_as_bright_as_its_brightest_channel() -> None:
     labels = Labels((0, 0xFFFFFF), rgb=True, threshold=127)
     codes = np.array([[0x7F7F7F, 0x800000, 0x008000, 0x000080]], np.int32)
     assert labels.to_ids(codes, Path("m.png")).tolist() == [[0, 1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "colours", "values"),
+    [
+        (Labels((0, 7), ignore=255), [0, 0x070707, 0xFFFFFF], [0, 7, 255]),
+        (Labels((0, 0xFFFFFF), rgb=True), [0, 0xFFFFFF], [0, 0xFFFFFF]),
+        (Labels((0, 1), palette=((0, 0, 0), (128, 0, 0))), [0x800000, 0], [1, 0]),
+        (Labels((0, 255), threshold=127), [0x7F0000, 0x808080, 0x000080], [127, 128, 128]),
+        (Labels((0, 200), rounded=True), [0xC8C8C7, 0x030201, 0xFF0000], [200, 2, 85]),
+        (ObjectLabels.of(("cell",)), [0, 1, 0xFF0000], [0, 1, 0xFF0000]),
+    ],
+    ids=["grey", "colours", "palette", "threshold", "rounded", "objects"],
+)
+def test_colours_are_the_values_of_classes(
+    labels: Labels, colours: list[int], values: list[int]
+) -> None:
+    found = labels.from_colours(np.array([colours], np.int32), Path("m.png"))
+    assert found.tolist() == [values]
+
+
+@pytest.mark.parametrize("palette", [None, ((0, 0, 0), (128, 0, 0))])
+def test_a_colour_of_no_class_is_named_as_one(palette: tuple[Colour, ...] | None) -> None:
+    labels = Labels((0, 1), palette=palette)
+    with pytest.raises(UserError, match=r"m\.png: unknown mask colour #010203; expected #000000"):
+        labels.from_colours(np.array([[0, 0x010203]], np.int32), Path("m.png"))
 
 
 # -- objects ---------------------------------------------------------------------------------

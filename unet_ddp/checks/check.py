@@ -138,7 +138,7 @@ def check_dataset(
         table = Table.from_scan(scanned)
     form = check_rules(config, report, table)
     for reader in find_readers(pair.image for *_, pair in table.groups):
-        table = report.attempt(partial(_check_kinds, reader, config, table)) or table
+        table = report.attempt(partial(_check_kinds, reader, config, table, labels)) or table
     values = common_values(table)
     labels = labels or _choose_labels(config, report, table, values, parts=parts)
     split = split and sides.spread(split, training, table, labels, moved)
@@ -148,12 +148,14 @@ def check_dataset(
     return data
 
 
-def _check_kinds(reader: type[OpenFile], config: DataConfig, table: Table) -> Table:
-    """Return the table of a set with images of this reader, or raise a UserError: they do not fit."""
+def _check_kinds(
+    reader: type[OpenFile], config: DataConfig, table: Table, labels: Labels | None
+) -> Table:
+    """Return the table of a set as this reader and known labels have it, or raise a UserError: it does not fit."""
+    table = table.with_values_of(labels) if labels else table
     if issubclass(reader, Scene):
-        found: Table = reader.check_kinds(config, table)
-        return found
-    if config.ground_resolution is not None:
+        table = reader.check_kinds(config, table)
+    elif config.ground_resolution is not None:
         raise UserError(
             f"--ground-resolution: {table.groups[0][2].image} has no map coordinates with "
             f"a CRS; to read them needs {how_to_install('geo')}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.checks.metadata import ImageMetadata, ScannedPair
 from unet_ddp.checks.scan import THUMBNAIL
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Flags, Size
 from unet_ddp.data.pairs import FileKind, Pair, Pairs, collect
 from unet_ddp.storage import real_file
@@ -72,6 +73,28 @@ class Table:
             "pixels": np.array(counts, np.uint32),
         }
         return cls(collect(pair for pair, _, _ in scanned), list(kinds), columns)
+
+    def with_values_of(self, labels: Labels) -> Table:
+        """Return the table of colour masks as `Source.mask` reads them with labels of greys or indices.
+
+        Raises:
+            UserError: a mask has a colour of none of them.
+        """
+        is_grey = not all(kind.mask.has_colour_values for kind in self.kinds)
+        if labels.rgb or labels.may_overlap or is_grey:
+            return self
+        values = self.columns["value"][:].copy()
+        for _, part, row in self.value_blocks():
+            colours, firsts, places = np.unique(
+                values[part], return_index=True, return_inverse=True
+            )
+            masks = [self.pairs[each].mask for each in row[firsts].tolist()]
+            values[part] = np.array([*map(labels.from_colours, colours, masks)], np.int32)[places]
+        kinds = [
+            replace(kind, mask=replace(kind.mask, channels=1, is_colour=False))
+            for kind in self.kinds
+        ]
+        return replace(self, kinds=kinds, columns={**self.columns, "value": values})
 
     @cached_property
     def groups(self) -> list[tuple[FileKind, int, Pair]]:

@@ -279,7 +279,7 @@ def check_threshold(pairs: Pairs, labels: Labels) -> None:
         return
     for pair in pairs:
         with pairs.local(pair.mask) as mask:
-            kept = np.unique(read_mask(mask))
+            kept = np.unique(read_mask(mask, labels=labels))
         if labels.ignore is not None:
             kept = kept[kept != labels.ignore]
         if len(kept) > 1:

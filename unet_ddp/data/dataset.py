@@ -156,7 +156,7 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         """Return the values (H, W) of a mask at `scale`, which must have or get this size, if one is given."""
         planes, void = self.labels.may_overlap, self.labels.void
         with self.pairs.local(path, void) as local, Source(local, planes) as source:
-            codes = source.mask(scale=scale, colours=self.labels.rgb)
+            codes = source.mask(scale=scale, labels=self.labels)
         if size in (None, codes.shape):
             return codes
         if not self.resize_masks:

@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from unet_ddp.data.masks import IGNORE_ID, Colour, Flags, Ids, Mask, unpack_colour, voc_colour
+from unet_ddp.data.masks import (
+    IGNORE_ID,
+    Colour,
+    Flags,
+    Ids,
+    Mask,
+    list_colours,
+    unpack_colour,
+    voc_colour,
+)
 from unet_ddp.errors import INT32, Limit, UserError, count_of, join_some, shorten
 
 _Code = Annotated[int, Limit(0, 0xFFFFFF)]
@@ -98,6 +107,30 @@ class ClassValues:
     def show(self, value: int) -> str:
         """Return a mask value as text: 255, or #ff0000."""
         return f"#{value:06x}" if self.rgb else str(value)
+
+    def from_colours(self, colours: Mask, path: Path) -> Mask:
+        """Return the mask values of colours, 0xRRGGBB: greys or palette indices if the classes are.
+
+        Raises:
+            UserError: a colour is none of them; it names `path`.
+        """
+        if self.rgb or not self.named_values:  # any colour may be the number of an object
+            return colours
+        if not self.palette and (self.rounded or self.threshold is not None):
+            channels = np.stack(unpack_colour(colours))
+            grey = channels.mean(axis=0) if self.threshold is None else channels.max(axis=0)
+            return np.asarray(grey.round(), np.uint8)
+        known = list_colours(self.palette, 8)
+        order = np.argsort(known, kind="stable")
+        values = order[np.searchsorted(known, colours, sorter=order).clip(max=255)]
+        unknown = colours[known[values] != colours]
+        if unknown.size:
+            expected = known[[value for value in self.values if value < 256]].tolist()
+            raise UserError(
+                f"{path}: unknown mask colour #{unknown[0]:06x}; expected "
+                f"{join_some([f'#{colour:06x}' for colour in expected], 16)}. Fix the mask or retrain"
+            )
+        return np.asarray(values, np.uint8)
 
     def search(self, codes: Mask) -> tuple[Ids, Flags]:
         """Return the class ids uint8 of mask values of any shape, 255 where ignored, and which have one."""

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.checks.test_check import in_folder
+from tests.checks.catalogue import masks_as
+from tests.checks.test_check import collected, in_folder
 from tests.conftest import data_flags, make_set
 from tests.extras.packs.test_command import pack
 from tests.object_store import put_folder
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import read_list
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.remote_pairs import RemotePairs
@@ -81,6 +83,13 @@ def test_a_pack_of_8_bit_may_be_read_with_other_channels_and_no_data(tmp_path: P
     for settings in ({"channels": 1}, {"nodata": 0.0}, {}):
         training, validation = packed.divide(replace(config, **settings))
         assert len(training) == 6 and validation is None
+
+
+def test_a_pack_of_masks_in_colour_has_the_values_of_known_greys(tmp_path: Path) -> None:
+    masks_as(lambda a: np.dstack([a] * 3))(make_set(tmp_path, 6))
+    packed = pack(in_folder(tmp_path), tmp_path / "pack")
+    report, data = collected(packed, labels=Labels((0, 255)))
+    assert data is not None and data.values.values == [0, 255] and not report.problems
 
 
 def test_shares_of_a_pack_are_those_of_its_list(tmp_path: Path) -> None:

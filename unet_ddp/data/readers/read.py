@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unet_ddp.data.label_values import ClassValues
 from unet_ddp.data.masks import list_colours
 from unet_ddp.data.readers.base import (
     Codes,
@@ -212,17 +213,18 @@ class Source(AbstractContextManager["Source"]):
         found: Rows | None = self._ask(ask)
         return found
 
-    def mask(self, *, scale: float = 1.0, colours: bool = False) -> Codes:
+    def mask(self, *, scale: float = 1.0, labels: ClassValues | None = None) -> Codes:
         """Return the mask's values (H, W) at `scale`: each is the file's value at the new pixel's centre.
 
-        Grey values and palette indices of 8 bit are uint8, others int32; colours are 0xRRGGBB, int32. With `colours`,
-        values of 8 bit become colours, too.
+        Grey values and palette indices of 8 bit are uint8, others int32; colours are 0xRRGGBB, int32. With `labels`,
+        they become colours, or the values of these, if the classes are such.
         """
+        labels = None if self._planes else labels
         with self.reading() as opened:
             values = opened.read_mask()
         if scale != 1:
             values = resize_nearest(values, scaled_size(values.shape[0], values.shape[1], scale))
-        if colours and not self._planes and values.ndim == 2 and values.dtype == np.uint8:
+        if labels and labels.rgb and values.ndim == 2 and values.dtype == np.uint8:
             values = list_colours(self.header.palette, self.header.bits)[values]
         if values.ndim == 2:
             dtype = np.uint8 if values.dtype == np.uint8 else np.int32
@@ -235,7 +237,7 @@ class Source(AbstractContextManager["Source"]):
         for band in (1, 2):  # in place: such a mask may be large
             packed <<= 8
             packed |= values[..., band]
-        return packed
+        return labels.from_colours(packed, self.path) if labels else packed
 
     def thumbnail(self, size: int) -> NDArray[np.float32]:
         """Return the image in grey, (size, size), decoded as small as its format allows."""
@@ -243,7 +245,7 @@ class Source(AbstractContextManager["Source"]):
             return opened.read_thumbnail(size)
 
 
-def read_mask(path: Path, *, scale: float = 1.0) -> Codes:
+def read_mask(path: Path, *, scale: float = 1.0, labels: ClassValues | None = None) -> Codes:
     """Return the mask's values (H, W) at `scale`; see `Source.mask`."""
     with Source(path) as source:
-        return source.mask(scale=scale)
+        return source.mask(scale=scale, labels=labels)

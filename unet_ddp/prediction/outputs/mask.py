@@ -40,7 +40,7 @@ class MaskFile(Output):
 
     def read(self, image: ImageFiles) -> Mask:
         """Return the mask of an earlier prediction."""
-        return self.labels.from_file(read_mask(image.mask), image.mask)
+        return self.labels.from_file(read_mask(image.mask, labels=self.labels), image.mask)
 
     def write(self, image: ImageFiles, prediction: Prediction) -> None:
         """Write the mask."""
