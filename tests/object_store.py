@@ -13,11 +13,13 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import obstore
 import pytest
@@ -137,13 +139,27 @@ class _WebOfParts(_Web):
         self.send_header("Content-Length", str(len(part)))
         self.send_header("Last-Modified", self.date_time_string())
         self.end_headers()
-        self.wfile.write(part)
+        self.copyfile(BytesIO(part), self.wfile)
+
+
+class _WebThatCuts(_WebOfParts):
+    """As a server without versions of its files (ETag) that sends half of one twice, and then all of it."""
+
+    answers: ClassVar = Counter[str]()
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        content = source.read()
+        self.answers[self.path] += 1
+        outputfile.write(
+            content if self.answers[self.path] % 3 == 0 else content[: len(content) // 2]
+        )
 
 
 @contextlib.contextmanager
-def running_web(folder: Path, *, sends_parts: bool = False) -> Iterator[str]:
+def running_web(folder: Path, *, sends_parts: bool = False, cuts: bool = False) -> Iterator[str]:
     """Serve a folder, without listing it, at the address that is yielded."""
-    handler = partial(_WebOfParts if sends_parts else _Web, directory=str(folder))
+    kind = _WebThatCuts if cuts else _WebOfParts if sends_parts else _Web
+    handler = partial(kind, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -9,7 +9,7 @@ import obstore
 import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError
 
-from tests.object_store import MemoryBucket, ObjectStore
+from tests.object_store import MemoryBucket, ObjectStore, running_web
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import (
     Url,
@@ -23,6 +23,7 @@ from unet_ddp.extras.cloud import (
     read_version,
     start_reader,
 )
+from unet_ddp.extras.cloud.ranges import RangeFile
 from unet_ddp.files import as_path
 
 NAMES = ["a b#c%20.png", "ü/ö.png", "q?z=1&a.png", "..foo", "a+b"]
@@ -153,6 +154,20 @@ def test_answers_with_faults_are_asked_for_again(object_store: ObjectStore, kind
     object_store.set_fault(kind, every=2, count=5)
     for _ in range(4):
         assert read(FOLDER / "b.bin") == content
+
+
+def test_what_a_server_without_versions_cuts_is_asked_for_again(tmp_path: Path) -> None:
+    content = os.urandom(30_000_000)  # in parts
+    (tmp_path / "large.bin").write_bytes(content)
+    (tmp_path / "small.bin").write_bytes(content[:1000])
+    with running_web(tmp_path, cuts=True) as web:
+        assert read(Url(f"{web}/large.bin")) == content
+        assert read(Url(f"{web}/small.bin")) == content[:1000]
+        small = Url(f"{web}/small.bin")
+        with RangeFile(small, find_stamp(small)) as file:
+            assert file.seek(100) and file.read() == content[100:1000]
+        found = read_version(small)
+        assert found is not None and found[0] == content[:1000]
 
 
 @pytest.mark.parametrize("kind", ["throttled", "cut"])

@@ -10,28 +10,31 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from unet_ddp.errors import UnreachableError, UserError, how_to_install
 from unet_ddp.extras.cloud.address import split_address
 
 PATIENCE = timedelta(minutes=5)  # for a request and its repetitions
 _FIRST_PATIENCE = timedelta(seconds=5)  # until a container has answered: its name may be wrong
+_PAUSE, _LONGEST_PAUSE = 0.1, 15.0  # seconds before the first repetition, each twice the one before
+_Answer = TypeVar("_Answer")
 _KEYS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 
+_DOWNLOAD = "download the file"
 _FAULTS = {
     "error following redirect": "redirects in a circle; open it in a browser, and name the address that it has there",
-    "body error": "the connection ended before its content did; try again, or download the file",
-    "Content-Length Header missing": "the server does not say its size; download the file",
+    "Content-Length Header missing": f"the server does not say its size; {_DOWNLOAD}",
     "Range request not supported": (
         "the server sends no parts of files (range requests); copy the files to a folder of this machine, or use "
         "a server that sends them, as nginx or S3"
@@ -51,6 +54,10 @@ class DeniedError(StorageError):
     """Access to an object is denied; some servers say so of one that is not there."""
 
 
+class CutError(StorageError):
+    """The connection ended before the content of an object did."""
+
+
 class NotFoundError(UserError):
     """An object that is not there."""
 
@@ -58,6 +65,29 @@ class NotFoundError(UserError):
 def trust_all() -> None:
     """Make this process wait for storage that another one has reached."""
     reached.add("")
+
+
+def ask(path: Path | str, request: Callable[[Any, str], _Answer], named: str = "") -> _Answer:
+    """Return the answer to a request, a function of `client` and key; one that was cut off is asked for again.
+
+    The client itself does so only if the server gives its objects versions (ETag).
+    """
+    until, pause = 0.0, _PAUSE
+    while True:
+        try:
+            with client(path, named) as (store, key):
+                return request(store, key)
+        except CutError:
+            until = until or time.monotonic() + _find_patience(path).total_seconds()
+            if time.monotonic() + pause > until:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _find_patience(path: Path | str) -> timedelta:
+    is_known = not reached.isdisjoint(("", split_address(path)[0]))
+    return PATIENCE if is_known else _FIRST_PATIENCE
 
 
 @contextmanager
@@ -80,9 +110,8 @@ def client(path: Path | str, named: str = "") -> Iterator[tuple[Any, str]]:
 def open_client(path: Path | str) -> tuple[Any, str]:
     """Return the client of an address's container, and the object's key in it."""
     container, key = split_address(path)
-    is_known = not reached.isdisjoint(("", container))
     try:
-        return connect(container, os.getpid(), PATIENCE if is_known else _FIRST_PATIENCE), key
+        return connect(container, os.getpid(), _find_patience(path)), key
     except ImportError:
         advice = f"needs the extra 'cloud': {how_to_install('cloud')}"
         raise StorageError(f"{path}: {advice}") from None
@@ -120,6 +149,10 @@ def explain(path: Path | str, error: Exception) -> UserError:
         reason = f"no keys to it were found; {keys}"
     elif re.search(r"status code: 40[13]\b", text):
         return DeniedError(f"{path}: access is denied; {keys}")
+    elif "body error" in text:
+        return CutError(
+            f"{path}: the connection ended before its content did; try again, or {_DOWNLOAD}"
+        )
     elif "error sending request" in text and (host := re.search(r"https?://[^/\s]+", text)):
         reason = f"{host[0]} can't be reached; check the name and the network"
     elif found := re.search(r"invalid path: .*?Path \"(.*?)\"", text):

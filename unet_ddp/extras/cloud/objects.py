@@ -15,6 +15,7 @@ from unet_ddp.extras.cloud.address import PART, refuse_web, split_address
 from unet_ddp.extras.cloud.clients import (
     PATIENCE,
     NotFoundError,
+    ask,
     client,
     explain,
     open_client,
@@ -133,11 +134,7 @@ def read_version(path: Path) -> tuple[bytes, Version] | None:
         UserError: it can't be read.
     """
     try:
-        with client(path) as (store, key):
-            import obstore
-
-            found = obstore.get(store, key)
-            return bytes(found.bytes()), _version(found.meta)
+        return ask(path, _get_version)
     except NotFoundError:
         return None
 
@@ -252,15 +249,37 @@ def _fetch(archive: str, first: int, last: int, named: str) -> Iterator[bytes]:
         except OSError as error:
             raise UserError(f"{archive}: {error.strerror or error}") from None
         return
-    with client(archive, named) as (store, key):
+    if archive == named:
+        content, last = ask(archive, _get_small)
+        if content is not None:
+            yield content
+            return
+    for start in range(first, last, _CHUNK):  # a request may last 30 seconds
+        yield get_range(archive, start, min(start + _CHUNK, last), named)
+
+
+def get_range(path: Path | str, first: int, end: int, named: str = "") -> bytes:
+    """Return the bytes of an object from `first` to `end`; errors name it, or `named`."""
+
+    def request(store: Any, key: str) -> bytes:
         import obstore
 
-        if archive == named:
-            found = obstore.get(store, key)
-            last = found.meta["size"]
-            if last <= _CHUNK:
-                yield bytes(found.bytes())
-                return
-        for start in range(first, last, _CHUNK):  # a request may last 30 seconds
-            length = min(_CHUNK, last - start)
-            yield bytes(obstore.get_range(store, key, start=start, length=length))
+        return bytes(obstore.get_range(store, key, start=first, end=end))
+
+    return ask(path, request, named)
+
+
+def _get_small(store: Any, key: str) -> tuple[bytes | None, int]:
+    """Return the content of an object, None if it is large, and its size."""
+    import obstore
+
+    found = obstore.get(store, key)
+    size = found.meta["size"]
+    return bytes(found.bytes()) if size <= _CHUNK else None, size
+
+
+def _get_version(store: Any, key: str) -> tuple[bytes, Version]:
+    import obstore
+
+    found = obstore.get(store, key)
+    return bytes(found.bytes()), _version(found.meta)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unet_ddp.data.pairs import Stamp
-from unet_ddp.extras.cloud.clients import client
+from unet_ddp.extras.cloud.objects import get_range
 
 BLOCK = 1 << 16  # bytes: the tags of a TIFF are read in small parts
 _KEPT = 256  # blocks, of all objects
@@ -38,7 +38,7 @@ class RangeFile(io.RawIOBase):
         if end <= first:
             return 0
         if end - first > BLOCK:
-            found = _fetch(self._path, first, end)
+            found = get_range(self._path, first, end)
         else:
             begun = first // BLOCK
             blocks = range(begun, -(-end // BLOCK))
@@ -52,11 +52,4 @@ class RangeFile(io.RawIOBase):
 @lru_cache(_KEPT)
 def read_block(path: Path, stamp: Stamp, number: int) -> bytes:
     """Return a block of an object as it was at `stamp`; the last ones are kept."""
-    return _fetch(path, number * BLOCK, min((number + 1) * BLOCK, stamp[0]))
-
-
-def _fetch(path: Path, first: int, end: int) -> bytes:
-    with client(path) as (store, key):
-        import obstore
-
-        return bytes(obstore.get_range(store, key, start=first, end=end))
+    return get_range(path, number * BLOCK, min((number + 1) * BLOCK, stamp[0]))
