@@ -82,11 +82,18 @@ def test_an_object_that_is_not_there_is_no_error_of_the_storage() -> None:
         ("s3://bucket/a:b", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket"),
         ("gs://bucket/a", "GOOGLE_APPLICATION_CREDENTIALS"),
         ("az://bucket/a", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
-        ("https://host/a", "its keys"),
     ],
 )  # fmt: skip
 def test_the_keys_of_each_storage_are_named(address: str, keys: str) -> None:
     assert str(explain(Url(address), GenericError("status code: 403"))).endswith(f"; set {keys}")
+
+
+@pytest.mark.parametrize("error", ["403 <Message>Request has expired</Message>", "401 no"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_web_server_that_denies_access_takes_no_keys(scheme: str, error: str) -> None:
+    found = str(explain(Url(f"{scheme}://host/a"), GenericError(f"status code: {error}")))
+    assert found.startswith(f"{scheme}://host/a: access is denied; download the file, or use s3://")
+    assert "set" not in found
 
 
 @pytest.mark.parametrize("key", ["metadata/x.png", "401.png", "set/403/x.png"])

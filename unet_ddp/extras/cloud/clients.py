@@ -32,6 +32,7 @@ _KEYS = {
 }
 
 _DOWNLOAD = "download the file"
+_NO_KEYS = f"{_DOWNLOAD}, or use s3://, gs:// or az:// with keys in the environment"
 _FAULTS = {
     "error following redirect": "redirects in a circle; open it in a browser, and name the address that it has there",
     "Content-Length Header missing": f"the server does not say its size; {_DOWNLOAD}",
@@ -140,7 +141,7 @@ def explain(path: Path | str, error: Exception) -> UserError:
     """Return why storage refuses, and what to do about it."""
     text = str(error).partition("Debug source")[0]
     scheme = str(path).partition(":")[0]
-    keys = f"set {_KEYS.get(scheme, 'its keys')}"
+    keys = f"set {_KEYS[scheme]}" if scheme in _KEYS else _NO_KEYS
     if "NoSuchBucket" in text or "ContainerNotFound" in text:
         reason = "there is no such bucket; create it, or correct its name"
     elif isinstance(error, FileNotFoundError):
