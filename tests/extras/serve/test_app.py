@@ -141,6 +141,26 @@ def test_json_has_the_shares_and_predict_s_polygons(here: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("accepted", "kind"),
+    [
+        (["Application/JSON"], "application/json"),
+        (["image/png, application/json; q=0.5"], "application/json"),
+        (["image/png", "application/json"], "application/json"),
+        (["application/json;q=0"], "image/png"),
+        (["application/json; Q=0.000, image/png"], "image/png"),
+        (["application/jsonl"], "image/png"),
+        (["*/*"], "image/png"),
+    ],
+)
+def test_json_is_for_who_accepts_it_in_any_case(here: Path, accepted: list[str], kind: str) -> None:
+    image = write_photo(here / "image.png").read_bytes()
+    with serving(here) as service:
+        headers = [*PNG.items(), ("Host", "LocalHost"), *(("Accept", each) for each in accepted)]
+        got = connect(service).post("/predict", content=image, headers=headers)
+    assert (got.status_code, got.headers["content-type"]) == (200, kind)
+
+
 def test_the_model_and_the_health_are_told(here: Path) -> None:
     with serving(here) as service:
         client = connect(service)
@@ -230,7 +250,7 @@ def test_a_token_is_needed_and_then_any_name_of_the_host_is_right(
                 got = client.request(method, path, headers={**PNG, **given})
                 assert got.status_code == 401
                 assert got.headers["WWW-Authenticate"] == "Bearer"
-        right = {"Authorization": "Bearer a secret of many words", "Host": "gpu7:8000"}
+        right = {"Authorization": "bearer a secret of many words", "Host": "gpu7:8000"}
         assert client.get("/model", headers=right).status_code == 200
 
 

@@ -154,11 +154,12 @@ class Service:
     def check_client(self, request: Request) -> None:
         """Refuse a request without the token; if there is none, one of a web page with a name for this machine."""
         token, host = self.config.token, request.headers.get("host", "")
-        given = request.headers.get("authorization", "").encode()
-        if token is not None and not hmac.compare_digest(given, f"Bearer {token}".encode()):
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        is_right = hmac.compare_digest(given.encode(), (token or "").encode())
+        if token is not None and not (is_right and scheme.lower() == "bearer"):
             needed = "needs the server's token, as the header Authorization: Bearer TOKEN"
             raise HTTPException(401, needed, {"WWW-Authenticate": "Bearer"})
-        if token is None and host.partition(":")[0] not in OWN_HOSTS:
+        if token is None and host.partition(":")[0].lower() not in OWN_HOSTS:
             raise HTTPException(403, f"Host {host}: is not {' or '.join(OWN_HOSTS)}")
 
     def check_size(self, size: int) -> None:
@@ -179,8 +180,8 @@ class Service:
 
     async def wait(self, request: Request, path: Path, queue: PredictionQueue) -> Answer:
         """Return the prediction for a file; of a client that goes before its turn, none is made."""
-        is_json = "application/json" in request.headers.get("accept", "")
-        future = queue.predict(path, is_json=is_json)
+        accepted = ",".join(request.headers.getlist("accept"))
+        future = queue.predict(path, is_json=_accepts_json(accepted))
         answer = asyncio.wrap_future(future)
         gone = asyncio.ensure_future(request.receive())  # there is no more to receive
         both: list[asyncio.Future[Any]] = [answer, gone]
@@ -220,6 +221,15 @@ class Service:
         path = request.url.path[:_LONGEST]
         line = f"{client} {request.method} {path} {status} {text[:_LONGEST]}"
         print(time.strftime("%Y-%m-%d %H:%M:%S"), one_line(line), file=sys.stderr, flush=True)
+
+
+def _accepts_json(header: str) -> bool:
+    """Return whether an Accept header names JSON in any case, and not to refuse it (q=0)."""
+    ranges = (part.partition(";") for part in re.sub(r"\s", "", header.lower()).split(","))
+    return any(
+        kind == "application/json" and not re.search(r"(^|;)q=0(\.0*)?(;|$)", rest)
+        for kind, _, rest in ranges
+    )
 
 
 async def _skip(request: Request) -> None:
