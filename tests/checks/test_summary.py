@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -132,6 +134,29 @@ def test_long_lists_of_classes_are_cut() -> None:
     assert "class 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 and 1 more occurs" in line
     (line,) = warnings({0: 10, 1: 10}, many, labels)
     assert "15, 16, 17 occurs" in line
+
+
+@pytest.mark.parametrize(
+    ("values", "how", "said"),
+    [
+        ((0, 0x0101FF, 0x0102FF), {}, "classes #0102ff (8 pixels) and #0101ff (12 pixels) have nearly one colour, the first e.g. in m/t.png: if they are one class, fix the mask, or use --round-masks with --classes 2 or a --palette;"),
+        ((0, 0x7F8081, 0x808080, 0x818281, 0xFF0000), {}, "--round-masks with --classes 3"),
+        ((0, 0x0101FF, 0x0401FF), {}, None),  # three levels
+        ((0, 0x010000, 0x020000, 0x3F0000), {}, None),  # ids in a channel
+        ((0, 0x0101FF, 0x0102FF), {"names": ("a", "b", "c")}, None),
+        ((0, 0x0101FF), {"threshold": 127}, None),
+        ((0, 0x0101FF, 0x0102FF), {"rounded": True}, None),
+        ((0, 200, 201), {"rgb": False}, None),
+        ((0, 200, 201), {"rgb": False, "palette": ((9, 9, 9), *[(200, 8, 7)] * 255)}, None),
+    ],
+)  # fmt: skip
+def test_colours_that_are_nearly_one_are_a_warning(
+    values: tuple[int, ...], how: dict[str, Any], said: str | None
+) -> None:
+    counts = {value: 6 - 2 * (k > 1) for k, value in enumerate(values)}
+    found = warnings(counts, counts, Labels(values, **{"rgb": True, **how}))
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 
 from unet_ddp.checks.near_duplicates import Copies
@@ -20,6 +22,8 @@ _SHOWN = 16  # classes in a line
 _RARE = 5e-4  # share of the pixels below which a value is suspicious
 _MOST_RARE = 3  # warnings of them
 _BRIGHT = 0.85  # share of the pixels above which the foreground may be the background
+_NEAR = 2  # of 255, in each channel: colours so near to each other may be one class
+_LARGEST_ID = 63  # colours of such channels alone may be ids of classes
 _LEFT = 2  # pixels of a class in an image that are nearly nothing
 
 
@@ -87,6 +91,7 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
             f"class {join_some(never, _SHOWN)} does not occur in validation: it gets no score"
         )
     if labels.threshold is None and not labels.rounded:
+        lines += _find_near(values, labels)
         lines += _find_rare(values, labels)[:_MOST_RARE]
     share = training[-1] / (sum(training) or 1)
     if labels.is_binary and share > _BRIGHT:
@@ -142,6 +147,27 @@ def _find_rare(values: MaskValues, labels: Labels) -> list[str]:
                 "if that is a mistake, fix the mask"
             )
     return lines
+
+
+def _find_near(values: MaskValues, labels: Labels) -> list[str]:
+    """Return a warning if two classes without names have nearly one colour; ids in a channel are no such colours."""
+    points = labels.to_points(np.array(labels.values))
+    if not labels.rgb or labels.names or np.ptp(points, axis=0).max(initial=0) <= _LARGEST_ID:
+        return []
+    found = []
+    for (one, point), (other, place) in combinations(zip(labels.values, points, strict=True), 2):
+        if np.abs(point - place).max() <= _NEAR:
+            found.append(sorted((one, other), key=lambda value: values.counts.get(value, 0)))
+    if not found:
+        return []
+    pair = found[0]
+    shown = [f"{labels.show(k)} ({count_of(values.counts.get(k, 0), 'pixel')})" for k in pair]
+    number = labels.num_classes - len({rare for rare, _ in found})
+    return [
+        f"classes {' and '.join(shown)} have nearly one colour, the first e.g. in {values.examples[pair[0]]}: if they "
+        f"are one class, fix the mask, or use --round-masks with --classes {number} or a --palette; if not, name them "
+        "with --class-names"
+    ]
 
 
 def class_pixels(table: Table, labels: Labels, pairs: Pairs) -> list[int]:
