@@ -300,6 +300,16 @@ def test_two_kinds_of_masks_are_no_image_and_its_mask(tmp_path: Path) -> None:
         find_pairs(tmp_path, tmp_path)
 
 
+@pytest.mark.parametrize("second", ["7-2", "7_2", "7 2", "8"])
+def test_a_mask_for_each_object_is_to_be_imported(tmp_path: Path, second: str) -> None:
+    """As in the Data Science Bowl of 2018; a second file of a name is no mask of the first."""
+    for name in ("3f", "a0", "c4", "e9"):
+        touch(tmp_path / name / "images", f"{name}.png")
+        touch(tmp_path / name / "masks", "7.png", f"{second}.png", "b9.png")
+    with pytest.raises(UserError, match="make masks of annotations with python -m unet_ddp import"):
+        find_pairs(tmp_path, tmp_path)
+
+
 def test_blank_and_damaged_files_do_not_turn_images_and_masks(tmp_path: Path) -> None:
     draw_both(tmp_path, "{}.tif", "{}.png")
     for number in (1, 10, 2):  # the first by name

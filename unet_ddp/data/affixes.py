@@ -14,7 +14,14 @@ import numpy as np
 
 from unet_ddp.data.names import without_compound
 from unet_ddp.data.readers.read import read_mask
-from unet_ddp.data.suffixes import MASKS, Files, detect_suffix, plain, refuse_several
+from unet_ddp.data.suffixes import (
+    MASKS,
+    Files,
+    detect_suffix,
+    is_number,
+    plain,
+    refuse_several,
+)
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
 
@@ -45,7 +52,7 @@ def divide(folder: Path, files: Files, suffix: str | None) -> tuple[Files, str, 
         if taken is not None:
             masks, kind = taken
             return masks, "", [f"{folder}: the {kind} files are the masks"]
-    if not suffix and (not added or added.isdigit()):  # 10 is not the mask of 1
+    if not fits and is_number(added):  # 10 is not the mask of 1, nor x-2 that of x
         raise UserError(
             f"{folder}: is the folder of the images and of the masks, and no names are those of an image and its "
             "mask, as x.jpg and x_mask.png; rename the masks, pair them in a --list, or make masks of annotations with "

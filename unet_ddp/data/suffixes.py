@@ -45,6 +45,11 @@ def _split(mask: str, names: Collection[str], least: int = 0) -> tuple[str, str]
     return None
 
 
+def is_number(suffix: str) -> bool:
+    """Return whether a suffix is empty, or a number alone: of another file of the same kind."""
+    return not suffix or bool(_NUMBER.fullmatch(suffix))
+
+
 def _says_mask(suffix: str) -> bool:
     return not suffix or not MASKS.isdisjoint(map(plain, re.split(r"[\W\d_]+", suffix)))
 
