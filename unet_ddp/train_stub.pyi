@@ -165,8 +165,9 @@ def train(
         balance: Percentage of the training samples that are chosen by class, each class as often as
             any other, with crops around one of its pixels; e.g. 50 if classes are rare. (default:
             0)
-        shares: Share of the images of each step that is taken from each source in --list, or in a
-            pack of one, e.g. street=0.7 night=0.3; an epoch has as many steps as without.
+        shares: Share of each step that is taken from each source in --list, or in a pack of one,
+            e.g. street=0.7 night=0.3; an epoch has as many steps as without. With auto, half is
+            from dark and half from bright images, if one kind is rare.
         scale_jitter: Resize each training image by a random factor before its crop, e.g. 0.5 2;
             whole images are cropped or padded to their size.
         augmentation: photo: mirroring, small shifts, zooms and rotations, brightness, contrast and

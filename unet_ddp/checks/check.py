@@ -17,7 +17,7 @@ from unet_ddp.checks.data_parts import DataParts
 from unet_ddp.checks.metadata import ScannedPair, share_colours
 from unet_ddp.checks.near_duplicates import confirm, find_copies
 from unet_ddp.checks.numbers import find_numbers, warn_of_one_mask
-from unet_ddp.checks.rare import find_rare
+from unet_ddp.checks.rare import advise_shares, find_rare
 from unet_ddp.checks.rules import (
     check_rules,
     common_values,
@@ -268,7 +268,7 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
     copies = find_copies(table, split) if split else []
     report.notes.append(describe_images(table, data.format, count=count, scale=config.scale))
     if labels:
-        report.notes.append(labels.describe())
+        report.notes += [labels.describe(), *advise_shares(config, table)]
         report.warnings += warn_soft_edges(data.values, labels)
     if split:
         report.notes.append(

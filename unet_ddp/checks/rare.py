@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from unet_ddp.checks.table import Table
+from unet_ddp.config import DataConfig
 from unet_ddp.data.dataset import RareKind
+from unet_ddp.data.masks import Flags
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.splits import Split
 
 _RARE = 0.1  # share of the training images
+_FEW, _MANY = 20, 0.35  # images of a rare kind, and their share
 _MOST_KINDS, _MOST_IMAGES = 20, 100_000  # of more there is no list
 
 
@@ -37,12 +40,38 @@ def _name_kinds(table: Table, pairs: Pairs) -> list[list[str]]:
     rows = table.rows_of(pairs)
     headers = [table.kinds[kind].image for kind in table.columns["kind"][:][rows]]
     folders = (pair.name.removeprefix("validation/").rpartition("/")[0] for pair in pairs)
-    is_light = (
-        table.columns["thumbnail"][:][rows].mean(axis=1) > 127.5
-    )  # each from its darkest to its lightest
     return [
         [f"group {pair.group}" if pair.group else "" for pair in pairs],
         [f"folder {folder}" if folder else "" for folder in folders],
         [f"{header.width}x{header.height} pixels" for header in headers],
-        ["images dark on light" if each else "images light on dark" for each in is_light],
+        [
+            "images dark on light" if each else "images light on dark"
+            for each in find_bright(table, pairs)
+        ],
+    ]
+
+
+def find_bright(table: Table, pairs: Pairs) -> Flags:
+    """Return for each image if it is nearer to its lightest grey than to its darkest, in the mean of its pixels."""
+    # A thumbnail is from its darkest to its lightest pixel, 0 to 255.
+    bright: Flags = table.columns["thumbnail"][:][table.rows_of(pairs)].mean(axis=1) > 127.5
+    return bright
+
+
+def is_mixed(bright: Flags) -> bool:
+    """Return if a kind is rare among dark and bright images, with enough images to come more often."""
+    fewest = min(int(bright.sum()), int((~bright).sum()))
+    return _FEW <= fewest <= _MANY * len(bright)
+
+
+def advise_shares(config: DataConfig, table: Table) -> list[str]:
+    """Return a line on objects in dark and in bright images, if one kind is rare and none has a share."""
+    pairs = table.pairs
+    if not config.instances or config.shares or config.balance or len(pairs) > _MOST_IMAGES:
+        return []
+    bright = find_bright(table, pairs)
+    if not is_mixed(bright) or any(pairs.texts("source")):
+        return []
+    return [
+        f"images: {100 * bright.mean():.0f} % are bright, the others dark; --shares auto trains on both alike"
     ]

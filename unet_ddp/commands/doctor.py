@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from unet_ddp.checks.check import CheckedData, check_classes, check_dataset
 from unet_ddp.checks.summary import class_pixels
+from unet_ddp.checks.table import Table
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import name_recipe
 from unet_ddp.commands.parts import DATA_PARTS
@@ -72,7 +73,7 @@ def check_data(config: DoctorConfig) -> tuple[Report, CheckedData | None]:
         if data.labels is not None:
             report.attempt(partial(check_classes, data.labels, options.class_weights))
         if data.split is not None:
-            report.attempt(partial(_begin, config, data.split.training))
+            report.attempt(partial(_begin, config, data.table, data.split.training))
         if not report.problems:
             report.notes += _describe_encoder(config, data)
     recipe = config.launch.config
@@ -81,7 +82,7 @@ def check_data(config: DoctorConfig) -> tuple[Report, CheckedData | None]:
     return report, data
 
 
-def _begin(config: DoctorConfig, training: Pairs) -> None:
+def _begin(config: DoctorConfig, table: Table, training: Pairs) -> None:
     """Plan the order of the training images, and the steps of one process.
 
     Raises:
@@ -92,7 +93,7 @@ def _begin(config: DoctorConfig, training: Pairs) -> None:
     if config.data.shares:
         from unet_ddp.extras.steps.shares import plan_shares
 
-        order = plan_shares(config.data, training)
+        order = plan_shares(config.data, table, training) or shuffle
     if options.batch_size != "auto":
         per_step, steps = options.batch_size * options.accumulate, options.epoch_steps
         how = {"rank": 0, "size": 1, "seed": options.seed}

@@ -54,7 +54,7 @@ def _adapt(config: DataConfig, table: Table, data: PreparedData, seed: int) -> P
     if config.shares:
         from unet_ddp.extras.steps.shares import give_shares
 
-        data = give_shares(config, data)
+        data = give_shares(config, table, data)
     if config.window is not None:
         from unet_ddp.extras.windows.draw import draw_windows
 

@@ -165,7 +165,7 @@ class DataConfig:
     balance: Annotated[float, Kind.EXTRA, flag("PERCENT"), Percent(at_least=1, at_most=100)] = 0.0
     """Percentage of the training samples that are chosen by class, each class as often as any other, with crops around one of its pixels; e.g. 50 if classes are rare."""
     shares: Annotated[tuple[str, ...], Kind.FIXED, Kind.EXTRA, flag("SOURCE=SHARE ...")] = ()
-    """Share of the images of each step that is taken from each source in --list, or in a pack of one, e.g. street=0.7 night=0.3; an epoch has as many steps as without."""
+    """Share of each step that is taken from each source in --list, or in a pack of one, e.g. street=0.7 night=0.3; an epoch has as many steps as without. With auto, half is from dark and half from bright images, if one kind is rare."""
     scale_jitter: Annotated[
         tuple[float, float] | None,
         Kind.EXTRA,
@@ -196,16 +196,20 @@ class DataConfig:
         return index, count
 
     def read_shares(self) -> dict[str, Fraction]:
-        """Return the share of each source; none without --shares.
+        """Return the share of each source; none without --shares or with auto.
 
         Raises:
             UserError: they are no shares, or do not add up to 1.
         """
         shares: dict[str, Fraction] = {}
+        if self.shares == ("auto",):
+            return shares
         for text in self.shares:
             found = re.fullmatch(r"(.+)=(\d(?:\.\d{1,4})?|\d{1,3}/[1-9]\d{0,2})", text)
             if found is None or not Fraction(found[2]):
-                raise UserError(f"--shares {text}: use SOURCE=SHARE, e.g. street=0.7 or street=2/3")
+                raise UserError(
+                    f"--shares {text}: use auto, or SOURCE=SHARE, e.g. street=0.7 or street=2/3"
+                )
             if found[1] in shares:
                 raise UserError(f"--shares: {found[1]} is given twice; give each source once")
             shares[found[1]] = Fraction(found[2])

@@ -103,12 +103,12 @@ def test_shares_of_a_pack_are_those_of_its_list(tmp_path: Path) -> None:
     own = replace(pack(replace(config, shares=()), tmp_path / "pack"), shares=config.shares)
     own.check()
     chosen = np.array([True, False, True, True, True, True])
-    orders = []
+    table, orders = Table.from_scan([]), []
     for each, pairs in ((config, read_list(tmp_path / "pairs.csv")), (own, open_pack(Path(str(own.images))))):  # fmt: skip
         with pytest.raises(UserError, match=rf"bx\S+ has no source in {each.pairs_file or each.images}"):  # fmt: skip
-            plan_shares(each, pairs)
-        orders.append(plan_shares(each, pairs.select(chosen)))
-    one, other = ([(s.name, s.rows.tolist()) for s in order.sources] for order in orders)
+            plan_shares(each, table, pairs)
+        orders.append(plan_shares(each, table, pairs.select(chosen)))
+    one, other = ([(s.name, s.rows.tolist()) for s in order.sources] for order in orders if order)
     assert one == other == [("street", [1, 3, 4]), ("night", [0, 2])]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageOps
 
 from tests import faults
 from tests.conftest import data_flags, make_set
@@ -65,6 +67,26 @@ def test_a_run_stops_after_epochs_of_steps_and_keeps_their_length(
         1, faults.call_train, ["--resume", "--epoch-steps", "5"], str(tmp_path)
     )
     assert status == 2 and err.startswith("error: --resume: epoch_steps 4 -> 5: a run keeps ")
+
+
+def test_a_folder_of_dark_and_bright_images_is_trained_in_shares(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    """Every fourth image is shown as its negative."""
+    images = make_set(tmp_path / "set", 80, size=(16, 16))
+    for path in sorted((images / "imgs").iterdir())[::4]:
+        ImageOps.invert(Image.open(path).convert("RGB")).save(path)
+    bright = sum(map(is_bright, (images / "imgs").iterdir()))
+    flags = ["--validation", "0", "--batch-size", "2", "--epochs", "1", "--shares", "auto"]
+    out = resume(ranks, 2, tmp_path / "run", *data_flags(images), "--width", "2", *flags)
+    assert f"shares of each step: 0.5 dark ({80 - bright} images), 0.5 bright ({bright} images)" in out  # fmt: skip
+    assert last(tmp_path / "run")["config"]["shares"] == ["auto"]
+
+
+def is_bright(path: Path) -> bool:
+    """The grey image, from its darkest to its lightest pixel, is light in the mean of an 8x8 thumbnail."""
+    small = np.asarray(Image.open(path).convert("L").resize((8, 8), Image.Resampling.BOX)) * 1.0
+    return bool((small - small.min()).mean() > np.ptp(small) / 2)
 
 
 @pytest.mark.thorough

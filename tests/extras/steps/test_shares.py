@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.checks.test_rules import scanned
 from tests.tiny import make_data
+from unet_ddp.checks.rare import advise_shares
 from unet_ddp.checks.table import Table
 from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.config import DataConfig
@@ -124,6 +128,9 @@ def test_images_of_a_step_are_mixed_and_sources_are_not_in_step() -> None:
     assert sum(a == b for a, b in zip(even, odd, strict=True)) < 10
 
 
+NO_TABLE = Table.from_scan([])
+
+
 def pairs_of(*sources: str | None) -> Pairs:
     return Pairs(
         Pair(f"{k}", Path(f"{k}.png"), Path(f"{k}_m.png"), source=source)
@@ -133,8 +140,8 @@ def pairs_of(*sources: str | None) -> Pairs:
 
 def test_the_sources_of_a_list_get_their_shares() -> None:
     config = DataConfig(pairs_file="a.csv", shares=("night=0.25", "a=b=3/4"))
-    order = plan_shares(config, pairs_of("a=b", "night", "a=b"))
-    assert [(each.name, each.share, each.rows.tolist()) for each in order.sources] == [
+    order = plan_shares(config, NO_TABLE, pairs_of("a=b", "night", "a=b"))
+    assert order and [(each.name, each.share, each.rows.tolist()) for each in order.sources] == [
         ("night", Fraction(1, 4), [1]), ("a=b", Fraction(3, 4), [0, 2]),
     ]  # fmt: skip
     assert order.describe() == "shares of each step: 0.25 night (1 image), 0.75 a=b (2 images)"
@@ -154,7 +161,7 @@ def test_sources_without_images_or_shares_are_one_line(
 ) -> None:
     config = DataConfig(pairs_file="a.csv", shares=tuple(shares.split()))
     with pytest.raises(UserError) as refused:
-        plan_shares(config, pairs_of(*sources))
+        plan_shares(config, NO_TABLE, pairs_of(*sources))
     assert str(refused.value) == message
 
 
@@ -175,7 +182,7 @@ def test_a_share_of_less_than_an_image_is_one_line() -> None:
         ("a=0.5 b=0.4", "--shares a=0.5 b=0.4: add up to 0.9, not 1; of three equal ones, each is 1/3"),
         ("a=0.5 a=0.5", "--shares: a is given twice; give each source once"),
         *(
-            (text, f"--shares {text}: use SOURCE=SHARE, e.g. street=0.7 or street=2/3")
+            (text, f"--shares {text}: use auto, or SOURCE=SHARE, e.g. street=0.7 or street=2/3")
             for text in ("a", "a=", "=1", "a=x", "a=0", "a=0/3", "a=1/0", "a=-1", "a=1e3", "a=0.33333")
         ),
     ],
@@ -194,7 +201,51 @@ def test_shares_are_for_lists_and_not_with_balance() -> None:
     with pytest.raises(UserError, match=r"^--shares and --balance: use one of them$"):
         DataConfig(pairs_file="a.csv", shares=("a=1",), balance=5.0).check()
     DataConfig(images="pack", shares=("a=1",)).check()
+    DataConfig(images="a", masks="b", shares=("auto",)).check()
     DataConfig(pairs_file="a.csv", shares=("a=1/3", "b=1/3", "c=1/3")).check()
+
+
+def show(*looks: Sequence[int]) -> Table:
+    """Images with these thumbnails."""
+    texts = [base64.b64encode(bytes(look)).decode() for look in looks]
+    return Table.from_scan([scanned(f"{k}", thumbnail=text) for k, text in enumerate(texts)])
+
+
+BRIGHT, DARK = [0] * 20 + [255] * 44, [0] * 40 + [255] * 24  # in the mean, not at most pixels
+
+
+def test_auto_takes_half_of_the_rare_kind_of_images_to_train_on() -> None:
+    table = show(*[BRIGHT] * 20, *[DARK] * 60, [0] * 64)
+    order = plan_shares(DataConfig(shares=("auto",)), table, table.pairs)
+    assert order and order.describe() == "shares of each step: 0.5 dark (61 images), 0.5 bright (20 images)"  # fmt: skip
+    assert [source.rows.tolist() for source in order.sources] == [[*range(20, 81)], [*range(20)]]
+    assert plan_shares(DataConfig(shares=("auto",)), table, table.pairs[1:]) is None
+    data = make_data(split=Split(table.pairs[1:], table.pairs[:1], ""), labels=Labels((0, 255)))
+    adapted = DATA_PARTS.adapt(DataConfig(shares=("auto",)), table, data, 0)
+    assert adapted.order is data.order
+    assert adapted.notes == ["shares: none, as no kind of image is rare"]
+
+
+@pytest.mark.parametrize(
+    ("bright", "dark", "flags", "share"),
+    [
+        (20, 80, {}, "20 %"),
+        (130, 60, {}, "68 %"),
+        (19, 80, {}, None),  # each would come too often
+        (40, 60, {}, None),  # hardly rarer
+        (20, 80, {"instances": False}, None),
+        (20, 80, {"balance": 50.0}, None),
+        (20, 80, {"shares": ("auto",)}, None),
+    ],
+)
+def test_shares_are_advised_for_objects_in_images_of_both_kinds(
+    bright: int, dark: int, flags: dict[str, Any], share: str | None
+) -> None:
+    table = show(*[BRIGHT] * bright, *[DARK] * dark)
+    lines = advise_shares(DataConfig(**({"instances": True} | flags)), table)
+    assert lines == [] if share is None else lines[0].startswith(f"images: {share} are bright")
+    of_list = replace(table, pairs=Pairs(replace(pair, source="x") for pair in table.pairs))
+    assert advise_shares(DataConfig(instances=True), of_list) == []
 
 
 def test_each_part_of_the_data_adds_its_note_to_the_others() -> None:

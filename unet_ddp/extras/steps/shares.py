@@ -12,6 +12,8 @@ from itertools import count, islice
 import numpy as np
 from numpy.typing import NDArray
 
+from unet_ddp.checks.rare import find_bright, is_mixed
+from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.pairs import Pairs
@@ -22,22 +24,29 @@ _STREAM = 2  # of random numbers: 1 is that of --balance
 _APART = 1_000_003  # between the seeds of two sources, whose passes have the seeds after these
 
 
-def give_shares(config: DataConfig, data: PreparedData) -> PreparedData:
+def give_shares(config: DataConfig, table: Table, data: PreparedData) -> PreparedData:
     """Return the data set with the order of training images that --shares asks for.
 
     Raises:
         UserError: see `plan_shares`.
     """
-    order = plan_shares(config, data.split.training)
-    return replace(data, order=order, notes=[*data.notes, order.describe()])
+    order = plan_shares(config, table, data.split.training)
+    return replace(data, order=order or data.order, notes=[*data.notes, describe(order)])
 
 
-def plan_shares(config: DataConfig, training: Pairs) -> SharedOrder:
-    """Return the order of training images in which each source has its share.
+def plan_shares(config: DataConfig, table: Table, training: Pairs) -> SharedOrder | None:
+    """Return the order of training images in which each source has its share; None if auto finds no rare kind.
+
+    The sources of auto are dark and bright images; see `find_bright`.
 
     Raises:
         UserError: an image has no source, a source no share, or a share no images.
     """
+    if config.shares == ("auto",):
+        bright = find_bright(table, training)
+        rows_of = {"dark": np.flatnonzero(~bright), "bright": np.flatnonzero(bright)}
+        halves = [Source(name, Fraction(1, 2), rows) for name, rows in rows_of.items()]
+        return SharedOrder(halves) if is_mixed(bright) else None
     shares, place = config.read_shares(), config.pairs_file or config.images
     rows: dict[str, list[int]] = {}
     for row, source in enumerate(training.texts("source")):
@@ -125,6 +134,11 @@ class SharedOrder:
             for place in order[positions.start % positions.step :: positions.step].tolist():
                 yield keys[place]
             done = total
+
+
+def describe(order: SharedOrder | None) -> str:
+    """Return a line for the user."""
+    return order.describe() if order else "shares: none, as no kind of image is rare"
 
 
 def count_images(shares: list[Fraction], images: int, step: int) -> Iterator[list[int]]:
