@@ -268,13 +268,12 @@ def _summarise(config: DataConfig, report: Report, data: CheckedData) -> None:
     copies = find_copies(table, split) if split else []
     report.notes.append(describe_images(table, data.format, count=count, scale=config.scale))
     if labels:
-        report.notes += [labels.describe(), *advise_shares(config, table)]
+        report.notes.append(labels.describe())
         report.warnings += warn_soft_edges(data.values, labels)
     if split:
-        report.notes.append(
-            f"split: {split.how}; {count_of(len(split.training), 'image')} to train on, "
-            f"{len(split.validation)} to validate"
-        )
+        sides = count_of(len(split.training), "image"), len(split.validation)
+        report.notes.append(f"split: {split.how}; {sides[0]} to train on, {sides[1]} to validate")
+        report.notes += advise_shares(config, table, split.training)
     if copies is None:
         report.notes.append("too many images to look for copies across the split")
     report.warnings += warn_of_images(table, confirm(copies, split) if split and copies else None)

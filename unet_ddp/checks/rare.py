@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.dataset import RareKind
@@ -58,19 +60,25 @@ def find_bright(table: Table, pairs: Pairs) -> Flags:
     return bright
 
 
+def find_bright_objects(table: Table, pairs: Pairs) -> Flags:
+    """Return for each image if it is bright and its mask has several values: noise alone is neither dark nor bright."""
+    values = np.diff(table.columns["end"][:], prepend=0)[table.rows_of(pairs)]
+    bright: Flags = find_bright(table, pairs) & (values > 1)
+    return bright
+
+
 def is_mixed(bright: Flags) -> bool:
     """Return if a kind is rare among dark and bright images, with enough images to come more often."""
     fewest = min(int(bright.sum()), int((~bright).sum()))
     return _FEW <= fewest <= _MANY * len(bright)
 
 
-def advise_shares(config: DataConfig, table: Table) -> list[str]:
+def advise_shares(config: DataConfig, table: Table, training: Pairs) -> list[str]:
     """Return a line on objects in dark and in bright images, if one kind is rare and none has a share."""
-    pairs = table.pairs
-    if not config.instances or config.shares or config.balance or len(pairs) > _MOST_IMAGES:
+    if not config.instances or config.shares or config.balance or len(training) > _MOST_IMAGES:
         return []
-    bright = find_bright(table, pairs)
-    if not is_mixed(bright) or any(pairs.texts("source")):
+    bright = find_bright_objects(table, training)
+    if not is_mixed(bright) or any(training.texts("source")):
         return []
     return [
         f"images: {100 * bright.mean():.0f} % are bright, the others dark; --shares auto trains on both alike"

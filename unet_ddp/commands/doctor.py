@@ -90,7 +90,7 @@ def _begin(config: DoctorConfig, table: Table, training: Pairs) -> None:
     """
     options = config.optimization
     order: Order = shuffle
-    if config.data.shares:
+    if config.data.shares and not config.data.balance:
         from unet_ddp.extras.steps.shares import plan_shares
 
         order = plan_shares(config.data, table, training) or shuffle

@@ -51,7 +51,7 @@ def _adapt(config: DataConfig, table: Table, data: PreparedData, seed: int) -> P
         from unet_ddp.extras.steps.validated import choose_validated
 
         data = choose_validated(config.validation_images, table, data, seed)
-    if config.shares:
+    if config.shares and not config.balance:
         from unet_ddp.extras.steps.shares import give_shares
 
         data = give_shares(config, table, data)

@@ -245,7 +245,7 @@ class DataConfig:
             raise UserError("--blocks: is for --window; use both or neither")
         if self.all_masks and not self.overlap:
             raise UserError("--all-masks: is for --overlap; use both or neither")
-        if self.shares and self.balance:
+        if self.read_shares() and self.balance:  # auto gives way
             raise UserError("--shares and --balance: use one of them")
         if self.overlap and self.balance:
             raise UserError("--overlap and --balance: use one of them")

@@ -207,8 +207,13 @@ def test_shares_are_for_lists_and_not_with_balance() -> None:
 
 def show(*looks: Sequence[int]) -> Table:
     """Images with these thumbnails."""
-    texts = [base64.b64encode(bytes(look)).decode() for look in looks]
-    return Table.from_scan([scanned(f"{k}", thumbnail=text) for k, text in enumerate(texts)])
+    return Table.from_scan(
+        [scanned(f"{k}", thumbnail=text_of(look)) for k, look in enumerate(looks)]
+    )
+
+
+def text_of(look: Sequence[int]) -> str:
+    return base64.b64encode(bytes(look)).decode()
 
 
 BRIGHT, DARK = [0] * 20 + [255] * 44, [0] * 40 + [255] * 24  # in the mean, not at most pixels
@@ -220,10 +225,40 @@ def test_auto_takes_half_of_the_rare_kind_of_images_to_train_on() -> None:
     assert order and order.describe() == "shares of each step: 0.5 dark (61 images), 0.5 bright (20 images)"  # fmt: skip
     assert [source.rows.tolist() for source in order.sources] == [[*range(20, 81)], [*range(20)]]
     assert plan_shares(DataConfig(shares=("auto",)), table, table.pairs[1:]) is None
-    data = make_data(split=Split(table.pairs[1:], table.pairs[:1], ""), labels=Labels((0, 255)))
+    data = make_data(split=Split(table.pairs[1:], table.pairs[:1], ""), labels=Labels((0, 1)))
     adapted = DATA_PARTS.adapt(DataConfig(shares=("auto",)), table, data, 0)
     assert adapted.order is data.order
-    assert adapted.notes == ["shares: none, as no kind of image is rare"]
+    assert adapted.notes == [
+        "shares: none, with 19 bright images of 80: no kind is rare, or one has too few"
+    ]
+    balanced = DataConfig(shares=("auto",), balance=50.0)
+    balanced.check()
+    adapted = DATA_PARTS.adapt(balanced, table, make_data(split=data.split, labels=data.labels), 0)
+    assert len(adapted.notes) == 1 and adapted.notes[0].startswith("balance: 50% of the samples")
+
+
+def test_noise_without_objects_is_not_bright() -> None:
+    """A thumbnail of noise is stretched like any other, so its mean may be above the middle."""
+    noise = [
+        scanned(f"n{k}", values=(0,), counts=(1,), thumbnail=text_of(BRIGHT)) for k in range(30)
+    ]
+    table = Table.from_scan(
+        [*noise, *[scanned(f"o{k}", thumbnail=text_of(DARK)) for k in range(60)]]
+    )
+    config = DataConfig(instances=True)
+    assert advise_shares(config, table, table.pairs) == []
+    assert plan_shares(replace(config, shares=("auto",)), table, table.pairs) is None
+
+
+@pytest.mark.parametrize("images", [1, 3])
+def test_steps_of_auto_may_be_of_one_image(images: int) -> None:
+    table = show(*[BRIGHT] * 20, *[DARK] * 60)
+    order = plan_shares(DataConfig(shares=("auto",)), table, table.pairs)
+    assert order
+    sampler = TrainingSampler(80, images, rank=0, size=1, seed=3, order=order)
+    sampler.start_at(0, 0, last=0)
+    bright = [row < 20 for _, row in sampler]
+    assert abs(2 * sum(bright) - len(bright)) < 2 and len(bright) >= 78
 
 
 @pytest.mark.parametrize(
@@ -242,10 +277,10 @@ def test_shares_are_advised_for_objects_in_images_of_both_kinds(
     bright: int, dark: int, flags: dict[str, Any], share: str | None
 ) -> None:
     table = show(*[BRIGHT] * bright, *[DARK] * dark)
-    lines = advise_shares(DataConfig(**({"instances": True} | flags)), table)
+    lines = advise_shares(DataConfig(**({"instances": True} | flags)), table, table.pairs)
     assert lines == [] if share is None else lines[0].startswith(f"images: {share} are bright")
-    of_list = replace(table, pairs=Pairs(replace(pair, source="x") for pair in table.pairs))
-    assert advise_shares(DataConfig(instances=True), of_list) == []
+    of_list = Pairs(replace(pair, source="x") for pair in table.pairs)
+    assert advise_shares(DataConfig(instances=True), table, of_list) == []
 
 
 def test_each_part_of_the_data_adds_its_note_to_the_others() -> None:

@@ -12,7 +12,7 @@ from itertools import count, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from unet_ddp.checks.rare import find_bright, is_mixed
+from unet_ddp.checks.rare import find_bright_objects, is_mixed
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.dataset import PreparedData
@@ -31,22 +31,28 @@ def give_shares(config: DataConfig, table: Table, data: PreparedData) -> Prepare
         UserError: see `plan_shares`.
     """
     order = plan_shares(config, table, data.split.training)
-    return replace(data, order=order or data.order, notes=[*data.notes, describe(order)])
+    if order is None:
+        bright = count_of(
+            int(find_bright_objects(table, data.split.training).sum()), "bright image"
+        )
+        line = f"shares: none, with {bright} of {len(data.split.training)}: no kind is rare, or one has too few"
+        return replace(data, notes=[*data.notes, line])
+    return replace(data, order=order, notes=[*data.notes, order.describe()])
 
 
 def plan_shares(config: DataConfig, table: Table, training: Pairs) -> SharedOrder | None:
     """Return the order of training images in which each source has its share; None if auto finds no rare kind.
 
-    The sources of auto are dark and bright images; see `find_bright`.
+    The sources of auto are bright images and the others; see `find_bright_objects`.
 
     Raises:
         UserError: an image has no source, a source no share, or a share no images.
     """
     if config.shares == ("auto",):
-        bright = find_bright(table, training)
+        bright = find_bright_objects(table, training)
         rows_of = {"dark": np.flatnonzero(~bright), "bright": np.flatnonzero(bright)}
         halves = [Source(name, Fraction(1, 2), rows) for name, rows in rows_of.items()]
-        return SharedOrder(halves) if is_mixed(bright) else None
+        return SharedOrder(halves, alternates=True) if is_mixed(bright) else None
     shares, place = config.read_shares(), config.pairs_file or config.images
     rows: dict[str, list[int]] = {}
     for row, source in enumerate(training.texts("source")):
@@ -91,6 +97,8 @@ class SharedOrder:
     """
 
     sources: list[Source]
+    alternates: bool = False
+    """A step may be too small for an image of each source."""
 
     def describe(self) -> str:
         """Return a line for the user."""
@@ -108,7 +116,7 @@ class SharedOrder:
         """
         images = sampler.images
         for source in self.sources:
-            if source.share * images < 1:
+            if source.share * images < 1 and not self.alternates:
                 raise UserError(
                     f"--shares {source.name}={_show(source.share)}: of the {count_of(images, 'image')} of a step, "
                     f"it is {float(source.share * images):.2g}; use a share of at least "
@@ -134,11 +142,6 @@ class SharedOrder:
             for place in order[positions.start % positions.step :: positions.step].tolist():
                 yield keys[place]
             done = total
-
-
-def describe(order: SharedOrder | None) -> str:
-    """Return a line for the user."""
-    return order.describe() if order else "shares: none, as no kind of image is rare"
 
 
 def count_images(shares: list[Fraction], images: int, step: int) -> Iterator[list[int]]:
