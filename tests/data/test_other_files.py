@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import Report, find_pairs
 from unet_ddp.data.other_files import find_other_images
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import Url, put
+from unet_ddp.prediction.outputs.mask import write_mask
 from unet_ddp.prediction.paths import find_images
 
 ADVICE = ": rename or export as .jpg, .png or .tif"
@@ -158,3 +161,83 @@ def test_of_many_files_a_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> N
     paths = [f"p/{k}.txt" for k in range(1000)] + [f"p/scan.{k}" for k in range(1000)]
     assert find_other_images(paths, ["p/a.png"]) == []
     assert 0 < len(asked) < 100
+
+
+def test_outputs_in_sub_folders_are_not_named_once_their_images_are_gone(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endings = "mask.png", "mask.tif", "overlay.png", "probability_car.png", "mask_car.png"
+    draw(*(f"p/out/gone_{ending}" for ending in endings))
+    mask, labels = np.zeros((4, 4), np.uint8), Labels((0, 255))
+    for name in ("free.png", "free.tif"):  # as --output names them
+        write_mask(mask, labels, here / "p/out" / name, mark="0123.4567")
+    assert predicted("p", capsys) == ""
+    draw("p/out/b.png")
+    assert "sub-folders, e.g. p/out: " in predicted("p", capsys)
+
+
+def test_sub_folders_are_not_named_if_their_images_are_inputs_in_any_way(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw("p/sub/b.png", "p/sub/c.png")
+    Path("list.txt").write_text("p/sub/b.png\np/sub/c.png\n")
+    Path("link").symlink_to("p")
+    named = (
+        ["p", "p/sub/*.png"],
+        ["p", "p/sub/b.png", "p/sub/c.png"],
+        ["p", "list.txt"],
+        [str(here / "p"), "p/sub"],
+        ["p/sub", str(here / "p")],
+        ["p", "./p/../p/sub"],
+        ["p", "link/sub"],
+    )
+    for inputs in named:
+        assert len(find_images(inputs)) == 3
+        assert capsys.readouterr().out == "", inputs
+    assert len(find_images(["p", "p/sub/b.png"])) == 2
+    assert "sub-folders, e.g. p/sub: " in capsys.readouterr().out
+    monkeypatch.chdir("p")
+    assert len(find_images([".", "./sub/../sub"])) == 3
+    assert capsys.readouterr().out == ""
+    draw("q/x/a.png")
+    with pytest.raises(UserError, match=r"^q: contains no images \([^;]*\); export others"):
+        find_images(["q", "q/x/a.png"])
+
+
+def test_working_files_of_masks_are_not_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw("h/a.png", "h/a_mask.png", "h/b.png", "h/b_mask.png")
+    for name in ("a", "a_mask", "b", "b_mask"):
+        Path(f"h/{name}.psd").write_bytes(b"x")
+    for folder in (Path("h"), Path("m")):  # of the masks
+        report = Report(collects=True)
+        find_pairs(Path("h"), folder, report)
+        assert not any("left out of" in note for note in report.notes)
+    assert predicted("h", capsys) == ""
+    Path("h/c.psd").write_bytes(b"x")
+    assert "left out of h: 1 file with another ending, e.g. h/c.psd" in predicted("h", capsys)
+
+
+def test_a_pack_is_named_to_who_names_its_files_or_the_folder_around_it(here: Path) -> None:
+    draw("o/pack/x.txt")
+    Path("o/pack/pack.index").touch()
+    Path("o/pack/shard-000000.tar").touch()
+    for name in ("o", "o/*", "o/pack/*", "o/pack/*.tar", "o/pack/*.png"):
+        with pytest.raises(UserError, match=r"^o/pack: is a pack: .* --images o/pack, or"):
+            find_images([name])
+    with pytest.raises(UserError, match=r"^o: contains no images but a pack; use --images o/pack "):
+        trained("o")
+    for folder in ("o/plain", "o/pack/plain"):
+        Path(folder).mkdir()
+        with pytest.raises(UserError, match=rf"^{folder}: contains no images \("):
+            find_images([folder])
+
+
+def test_numbers_as_endings_are_one_kind_and_all_files_are_counted(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw(*(f"p/slice.{k:03}" for k in range(100)))
+    assert "left out of p: 100 files with another ending" in predicted("p", capsys)
+    draw(*(f"p/scan.x{k}" for k in range(50)))
+    assert "left out of p: 150 files with another ending" in predicted("p", capsys)

@@ -75,14 +75,14 @@ def _find_others(parent: str, names: Set[str]) -> set[str]:
         for name in names
         if name.endswith("_seg.npy")
         and not names.isdisjoint(name[:-8] + end for end in _CELLPOSE)
-        and _has_in_head(f"{parent}/{name}", b"'|O'")  # Python objects, as no mask has
+        and has_in_head(f"{parent}/{name}", b"'|O'")  # Python objects, as no mask has
     }
-    if _PICTURE in names and _has_in_head(f"{parent}/{_PICTURE}", PICTURE_HEAD):
+    if _PICTURE in names and has_in_head(f"{parent}/{_PICTURE}", PICTURE_HEAD):
         others.add(_PICTURE)
     return others
 
 
-def _has_in_head(path: str, text: bytes) -> bool:
+def has_in_head(path: str, text: bytes) -> bool:
     """Return whether a file has this text in its first bytes; False for a pipe."""
     with suppress(OSError):
         if os.path.isfile(path):
@@ -99,7 +99,7 @@ def find_predictions(images: Mapping[str, Sequence[str]]) -> set[str]:
         for ending in _PREDICTED
         if name.endswith(ending)
         and name.removesuffix(ending) in images
-        and _has_in_head(first, PICTURE_HEAD)
+        and has_in_head(first, PICTURE_HEAD)
     }
 
 

@@ -120,7 +120,7 @@ def match_folders(
         if not (is_address(images) or is_address(masks) or os.path.exists(place)):
             raise explain_absence(place, "not found; name the folders by --images and --masks")
     stamps, others = dict[str, Stamp](), Files()
-    found_images = files_by_name(images, stamps, others=others)
+    found_images = dict(readable := files_by_name(images, stamps, others=others))
     found_masks = list_masks(masks, stamps)
     found_images = _leave_out(masks, found_images, images)
     if images.resolve() != masks.resolve():
@@ -135,7 +135,7 @@ def match_folders(
         found_masks, suffix, notes = divide(images, found_images, suffix)
     else:
         found_masks, suffix, notes = find_suffix(found_images, found_masks, suffix)
-    report.notes += [*notes, *note_others(images, _leave_out(masks, others, images), found_images)]
+    report.notes += [*notes, *note_others(images, _leave_out(masks, others, images), readable)]
     pairs, problems = _match_names(found_images, found_masks, stamps, folder=masks, suffix=suffix)
     report.add_problems(problems)
     if found_masks:

@@ -6,7 +6,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 
 from unet_ddp.data.names import is_hidden
@@ -25,27 +24,30 @@ _SUFFIXES = SUFFIXES | {
 _HEADS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _INNER_HEADS = {4: (b"ftyphei", b"ftypmif1", b"ftypavif", b"jP  "), 8: (b"WEBP",), 128: (b"DICM",)}
 """First bytes of images, at their places."""
-_TRIED, _KINDS = 3, 20  # files of each ending that are opened, and unknown endings
+_TRIED, _KINDS = 3, 20  # files of each ending that are opened, and unknown endings without an image
 _ADVICE = "export others as TIFF or PNG; python -m unet_ddp import makes masks of annotations"
 
 
-def find_other_images(paths: Iterable[str], images: Iterable[str]) -> list[str]:
+def find_other_images(paths: Iterable[str], readable: Iterable[str]) -> list[str]:
     """Return the `paths` that may be images, by their ending or, on this machine, their first bytes.
 
-    A file named as one of the `images`, which were taken, is of that: a.jpg has a.cr2, a.tif has a.tif.ovr.
+    A file named as one that is `readable` is of that: a.jpg has a.cr2, a.tif has a.tif.ovr, a_mask.png has a_mask.psd.
     """
     files: dict[str, list[str]] = defaultdict(list)
     for path in paths:
         if not is_hidden(path.rpartition("/")[2]):
-            files[os.path.splitext(path)[1].lower()].append(path)
+            suffix = os.path.splitext(path)[1].lower()
+            files[".0" if suffix[1:].isdigit() else suffix].append(path)  # of slice.001 …: one kind
     known = _SUFFIXES.intersection(files)
-    unknown = islice((suffix for suffix in files if suffix not in known), _KINDS)
-    hits = [each for each in unknown if any(map(_begins_as_image, files[each][:_TRIED]))]
+    unknown = [suffix for suffix in files if suffix not in known]
+    hits = [each for each in unknown[:_KINDS] if any(map(_begins_as_image, files[each][:_TRIED]))]
+    if hits:  # all of them count
+        hits += unknown[_KINDS:]
     found = [path for suffix in known for path in files[suffix] if not os.path.isdir(path)]
     found += [path for suffix in hits for path in files[suffix] if _begins_as_image(path)]
     if not found:
         return []
-    taken = {name for image in images for name in (image, os.path.splitext(image)[0])}
+    taken = {name for image in readable for name in (image, os.path.splitext(image)[0])}
     return sorted(path for path in found if os.path.splitext(path)[0] not in taken)
 
 
@@ -69,10 +71,10 @@ def describe_others(found: Sequence[str]) -> list[str]:
     ]
 
 
-def note_others(folder: Path, others: Files, images: Files) -> list[str]:
-    """Return a note about files below a folder that may be images, beside those that were taken."""
+def note_others(folder: Path, others: Files, readable: Files) -> list[str]:
+    """Return a note about files below a folder that may be images, beside those that are readable."""
     paths, taken = (
-        (path for files in each.values() for path in files) for each in (others, images)
+        (path for files in each.values() for path in files) for each in (others, readable)
     )
     return [
         f"left out of {folder}: {line}" for line in describe_others(find_other_images(paths, taken))
@@ -82,7 +84,9 @@ def note_others(folder: Path, others: Files, images: Files) -> list[str]:
 def advise_on_others(folder: Path) -> str:
     """Return what can be read, and what to do with the files below a folder, none of which can."""
     walked = () if is_address(folder) else os.walk(folder)
-    names = [name for *_, inside in walked for name in inside]
-    if not is_address(folder) and (folder / PACK_INDEX).is_file():
-        return f"but a pack; use --images {folder} without --masks"
+    names = []
+    for parent, _, inside in walked:
+        if PACK_INDEX in inside:
+            return f"but a pack; use --images {parent} without --masks"
+        names += inside
     return f"({', '.join(list_suffixes())}); {advise_export(names, _ADVICE)}"

@@ -12,8 +12,10 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
+from typing import NamedTuple
 
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.listing import has_in_head
 from unet_ddp.data.names import SERVICE_FOLDERS, find_spelling, is_hidden, tell_apart
 from unet_ddp.data.other_files import PACK_INDEX, describe_others, find_other_images
 from unet_ddp.data.readers.base import Scene
@@ -25,6 +27,7 @@ from unet_ddp.files.contents import read_text
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.output_checks import check_written, is_folder
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
+from unet_ddp.prediction.outputs.image_files import PROGRAM
 from unet_ddp.prediction.outputs.own import list_files
 from unet_ddp.prediction.world_files import warn_of_world_files
 
@@ -34,8 +37,17 @@ _OF_MASKS = re.compile("mask|label|annot|truth", re.IGNORECASE)  # in the name o
 _MASK_SUFFIXES = (".png", ".tif", ".tiff")
 
 
+class _Found(NamedTuple):
+    """The images at an input, and of a folder or pattern all entries and what it is without images."""
+
+    place: Path
+    images: list[Path]
+    entries: Sequence[Path] = ()
+    fault: str = ""
+
+
 def find_images(inputs: Sequence[str]) -> list[Path]:
-    """Return the images among files, folders, patterns and lists, each once.
+    """Return the images among files, folders, patterns and lists, each once; print what may be images and is none of them.
 
     Skipped are masks and overlays that an earlier prediction left next to their images.
 
@@ -44,73 +56,100 @@ def find_images(inputs: Sequence[str]) -> list[Path]:
     """
     if not inputs:
         raise UserError("no inputs: give images, or folders of images")
-    images: dict[Path, None] = {}
-    paths = [*map(as_path, inputs)]
-    for path, name in zip(paths, inputs, strict=True):
+    found = []
+    for path, name in zip(map(as_path, inputs), inputs, strict=True):
         try:
-            found = _find_at(path, name, paths)
+            found.append(_find_at(path, name))
         except OSError as error:
             raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
-        images.update(dict.fromkeys(found))
-    return list(images)
+    images = [*dict.fromkeys(image for each in found for image in each.images)]
+    searched = [each for each in found if each.fault]
+    named = [each.place for each in found] + images if searched else []
+    taken = {os.path.realpath(str(path)) for path in named}  # its text: no address is fetched
+    for each in searched:
+        _report_left(each, taken)
+    return images
 
 
-def _find_at(path: Path, name: str, named: Sequence[Path]) -> list[Path]:
+def _find_at(path: Path, name: str) -> _Found:
     if path.is_dir():
-        readable = ", ".join(list_suffixes())
-        return _select(path, sorted(path.iterdir()), f"contains no images ({readable})", named)
+        entries = sorted(path.iterdir())
+        fault = f"contains no images ({', '.join(list_suffixes())})"
+        return _Found(path, _without_outputs(entries), entries, fault)
     if path.exists():  # a file of any kind
-        return _in_list(path) if path.suffix.lower() == ".txt" else [path]
+        return _Found(path, _in_list(path) if path.suffix.lower() == ".txt" else [path])
     if glob.has_magic(name):
         folder = next(filter(Path.is_dir, path.parents))
         pattern = f"{glob.escape(str(folder))}/{path.relative_to(folder)}"  # it may have brackets
         matches = [*map(Path, sorted(glob.glob(pattern, recursive=True)))]
-        return _select(path, matches, "matches no image")
+        return _Found(path, _without_outputs(matches), matches, "matches no image")
     raise UserError(f"{path}: not found")
 
 
-def _select(
-    place: Path, entries: Sequence[Path], fault: str, named: Sequence[Path] = ()
-) -> list[Path]:
-    """Return the images among the entries of a folder or pattern; print what else may be images, and is not `named`."""
-    images = _without_outputs(entries)
-    others = (str(path) for path in entries if not can_read(path.suffix.lower()))
-    left = describe_others(find_other_images(others, map(str, images)))
-    if below := _find_below(place, {path.stem for path in images}, named):
+def _report_left(found: _Found, taken: Set[str]) -> None:
+    """Print what may be images of a folder or pattern and is not `taken`; raise a UserError if there are none."""
+    place, images, entries, fault = found
+    readable = {path: can_read(path.suffix.lower()) for path in entries}
+    others, known = (
+        [str(path) for path in entries if readable[path] is is_known] for is_known in (False, True)
+    )
+    left = describe_others(find_other_images(others, known))
+    if below := _find_below(place, {path.stem for path in images}, taken):
         pattern = shlex.quote(f"{place}/**/*")
         left.append(f"sub-folders, e.g. {below}: name them, or {pattern} for all")
     if not images:
-        if place / PACK_INDEX in entries:
+        if pack := _find_pack(place, entries):
             raise UserError(
-                f"{place}: is a pack: score it with python -m unet_ddp evaluate --images {place}, or predict the "
+                f"{pack}: is a pack: score it with python -m unet_ddp evaluate --images {pack}, or predict the "
                 "folder of its images"
             )
         advice = advise_export(entries, "; ".join(left) or "export others as TIFF or PNG")
         raise UserError(f"{place}: {fault}; {advice}")
     if left:
         print_lines(f"left out of {place}: {'; '.join(left)}")
-    return images
 
 
-def _find_below(folder: Path, stems: Set[str], named: Sequence[Path]) -> Path | None:
-    """Return a sub-folder with an image that is no mask or output of those named `stems`; a run's has none."""
+def _find_pack(place: Path, entries: Sequence[Path]) -> Path | None:
+    """Return a pack among entries, or that they or a pattern lie in; at an address, by the entries' names."""
+    around = [path.parent for path in (entries if place.is_dir() else [*entries, place])]
+    folders = dict.fromkeys([*around, *entries])
+    listed = {*entries}
+    for folder in folders:
+        index = folder / PACK_INDEX
+        if index in listed or (not is_address(folder) and os.path.isfile(index)):
+            return folder
+    return None
+
+
+def _find_below(folder: Path, stems: Set[str], taken: Set[str]) -> Path | None:
+    """Return a sub-folder with an image that is not `taken`, no output and no mask of those named `stems`; a run's has none."""
     rest = _MOST_FILES
     for parent, folders, names in () if is_address(folder) else os.walk(folder):
         here = Path(parent)
         if any(name.endswith(".pt") for name in names):
             folders.clear()
             continue
-        seen = sorted(name for name in folders if here / name not in named)
+        seen = sorted(name for name in folders if os.path.realpath(here / name) not in taken)
         folders[:] = [each for each in seen if not (is_hidden(each) or _OF_MASKS.search(each))]
-        for name in names if here != folder else ():
-            path = here / name
-            known = {path.stem, *_origins(path), *_origins_of_class(path, "_mask_")}
-            if can_read(path.suffix.lower()) and not is_hidden(name) and known.isdisjoint(stems):
+        for path in map(here.joinpath, names if here != folder else ()):
+            if (
+                can_read(path.suffix.lower())
+                and not is_hidden(path.name)
+                and path.stem not in stems
+                and os.path.realpath(path) not in taken
+                and not _is_output(path)
+            ):
                 return here
             rest -= 1
         if rest <= 0:
             break
     return None
+
+
+def _is_output(path: Path) -> bool:
+    """Return whether a file is named as an output, whose image may be gone, or names this program in its head."""
+    named = _origins(path) or _origins_of_class(path, "_mask_")
+    return bool(named) or has_in_head(str(path), PROGRAM.encode())
 
 
 def _in_list(path: Path) -> list[Path]:
