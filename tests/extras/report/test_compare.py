@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +258,12 @@ def test_versions_machines_and_ends_that_differ_are_columns(
 
 
 @pytest.mark.parametrize(
-    "damage", ["\0\1\2\n\3\4\n", "x7#kq\nzz9\n", HEADING + "1,5,0.5,0.4,0.5,1\n#!x\n2,1,1,1,1,1\n"]
+    "damage",
+    [
+        "\0\1\2\n\3\4\n",
+        "x7#kq\nzz9\n",
+        HEADING + "1,5,0.5,0.4,0.5,1\n#!x\n2,1,1,1,1,1\n",
+    ],
 )
 def test_a_damaged_file_is_named(
     damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -272,39 +279,103 @@ def test_a_damaged_file_is_named(
     assert warning.startswith(f"warning: {good / 'run.json'}: damaged") and "nan" not in row
 
 
-def write_sides(run: Path, images: str, folder: str = "/data") -> None:
-    rows = [f'"{folder}/{name}.png","{folder}/m/{name}.png","","validation"' for name in images]
-    heading = '"image","mask","group","split"\n"/data/t.png","/data/m/t.png","","training"\n'
-    (run / "split.csv").write_text(heading + "\n".join(rows) + "\n")
+def write_sides(
+    run: Path, images: Iterable[str], folder: str = "/data/", of: Iterable[str] = "txyzw"
+) -> None:
+    """Write the split of images of which some are for validation."""
+    lines = ['"image","mask","group","split"']
+    for name in of:
+        side = "validation" if name in images else "training"
+        lines.append(f'"{folder}{name}.png","{folder}m/{name}.png","","{side}"')
+    (run / "split.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def warn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """The warnings, and lines of means, about runs in a folder by their names."""
+
+    def compare(*names: str) -> list[str]:
+        page = tmp_path / "page.html"
+        assert main([*(str(tmp_path / name) for name in names), "-o", str(page)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [line for line in lines if line.startswith("warning: ") or "±" in line]
+
+    return compare
 
 
 def test_scores_of_other_images_are_not_ranked_in_silence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, warn: Callable[..., list[str]]
 ) -> None:
-    """Neither if the split is another one, nor if the data are; folds are of one split, and known."""
-    names = {"a": "xy", "b": "yx", "c": "yz", "d": "xy", "e": "xy"}
+    """Neither if the split is another one, nor if the data are."""
+    names = {"a": "xy", "b": "yx", "c": "yz", "d": "xw", "e": "xy"}
     for name, images in names.items():
         run = write_run(tmp_path / name, [(0.5, 0.4, 1)])
-        write_sides(run, images, "/other" if name == "d" else "/data")
+        write_sides(run, images, "/other/" if name == "d" else "/data/")
     (tmp_path / "e" / "split.csv").unlink()  # as of a pack
-    folds = [write_run(tmp_path / f"f{k}", [(0.4, 0.3, 1)], fold=f"{k}/2") for k in (1, 2)]
-    for run, images in zip(folds, ("xy", "zw"), strict=True):
-        write_sides(run, images)
-    page = tmp_path / "page.html"
-
-    def warn(*names: str) -> list[str]:
-        assert main([*(str(tmp_path / name) for name in names), "-o", str(page)]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        return [line for line in lines if line.startswith("warning: ")]
-
-    for same in ("a", "ab", "ae", ["f1", "f2"]):
+    for same in ("a", "ab", "ae"):
         assert not warn(*same)
     (line,) = warn("a", "b", "c", "d")
     assert line.startswith("warning: c, d: validated on other images than a")
-    assert f"evaluate --model {tmp_path / 'a'} --against {tmp_path / 'c'}" in line
-    assert "--val-images" in line and "c, d: validated on other images" in page.read_text()
+    assert f"evaluate --model {tmp_path / 'a'} --against {tmp_path / 'c'} --images DIR" in line
+    page = (tmp_path / "page.html").read_text()
+    assert "--val-images" in line and "c, d: validated on other images" in page
     for name in "ad":  # the same, on two machines
         record = {"format": 1, "settings": {}, "data": {"fingerprint": "1f"}, "starts": []}
         (tmp_path / name / "run.json").write_text(json.dumps(record))
     assert not warn("a", "d") and "d" not in warn("a", "c", "d")[0].split(": ")[1]
-    assert len(warn("a", "f2")) == 1
+
+
+def test_the_same_validation_images_in_another_folder_are_the_same(
+    tmp_path: Path, warn: Callable[..., list[str]]
+) -> None:
+    """On another machine, or in object storage, and whatever else was trained on."""
+    places = {
+        "a": "/data/val/", "b": "/home/me/val2/", "c": "s3://bucket/val/", "d": "C:\\data\\val\\",
+        "e": "/data/val/deeper/",
+    }  # fmt: skip
+    for name, folder in places.items():
+        run = write_run(tmp_path / name, [(0.5, 0.4, 1)], learning_rate=ord(name))
+        write_sides(run, "xyé", folder, of="xyé" + name)
+    assert not warn(*places)
+    mac = ["x", "y", unicodedata.normalize("NFD", "é")]
+    write_sides(tmp_path / "c", mac, of=mac)
+    assert not warn(*places)
+    write_sides(tmp_path / "b", "xy", of="xyé")
+    write_sides(tmp_path / "c", "xy", "/data/val/a/", of="xyt")
+    assert warn(*places)[0].startswith("warning: b, c: ")
+
+
+def test_folds_are_ranked_if_they_are_of_one_split(
+    tmp_path: Path, warn: Callable[..., list[str]]
+) -> None:
+    runs = {  # fold, seed, validated, of
+        "f1": ("1/2", 0, "xy", "wxyz"), "f2": ("2/2", 0, "zw", "wxyz"), "f3": ("1/3", 0, "x", "wxyz"),
+        "grown": ("2/2", 0, "zu", "wxyzu"), "seed": ("1/2", 9, "xz", "wxyz"), "none": (None, 0, "x", "wxyz"),
+    }  # fmt: skip
+    for k, (name, (fold, seed, images, of)) in enumerate(runs.items()):
+        settings: dict[str, Any] = {
+            "fold": fold,
+            "seed": seed,
+            "learning_rate": k + 1,
+        }  # no repeats
+        write_sides(write_run(tmp_path / name, [(0.9 - k / 10, 0.3, 1)], **settings), images, of=of)
+    assert not warn("f1", "f2") and not warn("f3", "none")
+    for name in ("f3", "grown", "seed", "none"):
+        (line,) = warn("f1", "f2", name)
+        assert line.startswith(f"warning: {name}: validated on other images than f1")
+
+
+def test_repeats_with_other_seeds_are_of_other_splits_without_a_warning(
+    tmp_path: Path, warn: Callable[..., list[str]]
+) -> None:
+    """Their mean says so; what else was validated on the images of one of them is ranked, too."""
+    runs = {"s0": ("xy", 0, 2), "s1": ("zw", 1, 2), "wide": ("zw", 1, 3), "same": ("xy", 5, 2)}
+    for name, (images, seed, width) in runs.items():
+        write_sides(write_run(tmp_path / name, [(0.5, 0.4, 1)], seed=seed, width=width), images)
+    (line,) = warn("s0", "s1", "wide")
+    assert line.endswith("that differ in seed alone, each with its own split: s0, s1")
+    (line,) = warn("s0", "same")
+    assert line.endswith("that differ in seed alone: s0, same")
+    write_sides(tmp_path / "s1", "zw", of="txyzwu")  # another image: no repeat
+    (line,) = warn("s0", "s1")
+    assert line.startswith("warning: s1: validated on other images than s0")

@@ -19,7 +19,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, align, join_some, print_lines
 from unet_ddp.extras.report.page import Page, render
 from unet_ddp.extras.report.provenance import summarise_provenance, warn_of_damage
-from unet_ddp.extras.report.validated import Validated, read_validated, warn_of_others
+from unet_ddp.extras.report.validated import Validated, describe_others, read_validated
 from unet_ddp.files import as_local_path, as_path, is_address, write_errors, write_text
 from unet_ddp.metrics.scores import show
 from unet_ddp.network.architecture import Architecture
@@ -117,11 +117,34 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
 
 
 def _warn_of_images(runs: Sequence[Run]) -> list[str]:
-    """Return a line about runs of other validation images, unless all are folds of one split."""
-    if all(run.settings.get("fold") for run in runs):
+    """Return a line about runs of other validation images than the first, but for repeats of a training."""
+    known = [run for run in runs if run.validated]
+    repeats = [{run.name for run in same} for same in _find_repeats(runs)]
+    related, rest = known[:1], known[1:]
+    for one in related:  # also those that are found here
+        found = [
+            run
+            for run in rest
+            if _have_one_split(one, run) or any({one.name, run.name} <= same for same in repeats)
+        ]
+        related += found
+        rest = [run for run in rest if run not in found]
+    if not rest:
         return []
-    folders = {run.name: run.folder for run in runs}
-    return warn_of_others({run.name: run.validated for run in runs}, folders)
+    others = {run.name: run.folder for run in rest}
+    return [describe_others(known[0].name, known[0].folder, others)]
+
+
+def _have_one_split(one: Run, other: Run) -> bool:
+    """Return whether two runs were validated on the same images, or on different folds of one split."""
+    if not one.validated or not other.validated:
+        return False
+    (fold, _, count), (other_fold, _, other_count) = (
+        run.show("fold").partition("/") for run in (one, other)
+    )
+    if (count, one.show("seed")) == (other_count, other.show("seed")) and fold != other_fold:
+        return one.validated.all_names == other.validated.all_names
+    return one.validated.is_of(other.validated)
 
 
 def _is_other(place: Path) -> bool:
@@ -212,6 +235,11 @@ def average(runs: Sequence[Run]) -> list[str]:
 
     It has the mean of their scores, and the standard deviation, which divides by n - 1.
     """
+    return [*map(_describe_mean, _find_repeats(runs))]
+
+
+def _find_repeats(runs: Sequence[Run]) -> list[list[Run]]:
+    """Return the runs with scores that repeat one training of the same images, if there are several of it."""
     repeated: dict[tuple[object, ...], dict[tuple[str, str], Run]] = {}
     left_out = {*names_of(TrainConfig, Kind.FILES), *_REPEATED}
     for run in runs:
@@ -223,10 +251,10 @@ def average(runs: Sequence[Run]) -> list[str]:
                 others.append((name, str(value)))
         seed, fold = map(run.show, _REPEATED)
         folds = fold.partition("/")[2]
-        same = repeated.setdefault((folds, *others), {})
+        images = run.validated and run.validated.all_names
+        same = repeated.setdefault((folds, images, *others), {})
         same.setdefault((seed, fold), run)
-    several = [list(same.values()) for same in repeated.values() if len(same) > 1]
-    return [*map(_describe_mean, several)]
+    return [list(same.values()) for same in repeated.values() if len(same) > 1]
 
 
 def _describe_mean(runs: Sequence[Run]) -> str:
@@ -235,11 +263,13 @@ def _describe_mean(runs: Sequence[Run]) -> str:
         column = [run.scores[name] for run in runs if name in run.scores]
         if len(column) == len(runs):
             scores.append(f"{name} {mean(column):.4f} ± {stdev(column):.4f}")
-    differing = " and ".join(_find_differing(runs, _REPEATED))
+    differing = _find_differing(runs, _REPEATED)
     names = join_some([run.name for run in runs], _MOST_LINES)
+    sides = {run.validated and run.validated.names for run in runs}
+    split = ", each with its own split" if "seed" in differing and len(sides) > 1 else ""
     return (
         f"{', '.join(scores)}: mean ± standard deviation of {len(runs)} runs that differ in "
-        f"{differing} alone: {names}"
+        f"{' and '.join(differing)} alone{split}: {names}"
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
 from unet_ddp.data.csv_cells import read_rows
+from unet_ddp.data.names import file_key
 from unet_ddp.errors import UserError, join_some
 from unet_ddp.runs.record import NAME, read_record
 
@@ -16,16 +18,18 @@ _SHOWN = 8  # runs
 
 
 class Validated(NamedTuple):
-    """The validation images of a run."""
+    """The validation images of a run, wherever they are: names start at the folder that all of them share."""
 
-    paths: frozenset[str]
+    names: frozenset[str]
+    all_names: frozenset[str]
+    """With the training images."""
     fingerprint: str | None
-    """Of the names and sizes of all files, wherever they are."""
+    """Of the names and sizes of all files."""
 
     def is_of(self, other: Validated) -> bool:
         """Return whether both are the same images, if need be on another machine."""
         is_alike = self.fingerprint is not None and self.fingerprint == other.fingerprint
-        return is_alike or self.paths == other.paths
+        return is_alike or self.names == other.names
 
 
 def read_validated(folder: Path) -> Validated | None:
@@ -34,22 +38,26 @@ def read_validated(folder: Path) -> Validated | None:
     with suppress(UserError, IndexError):
         if path.is_file():
             rows = read_rows(path, "split.csv", errors="surrogateescape")[1:]
-            paths = frozenset(row[0] for _, row in rows if row[3] == "validation")
+            names = _find_names(row[0] for _, row in rows if row[3] == "validation")
             fingerprint = read_record(folder / NAME).get("data", {}).get("fingerprint")
-            return Validated(paths, fingerprint) if paths else None
+            all_names = _find_names(row[0] for _, row in rows)
+            return Validated(names, all_names, fingerprint) if names else None
     return None
 
 
-def warn_of_others(known: Mapping[str, Validated | None], folders: Mapping[str, Path]) -> list[str]:
-    """Return a line about the runs, by their names, that were validated on other images than the first."""
-    sides = {name: side for name, side in known.items() if side}
-    first = next(iter(sides), "")
-    others = [name for name in sides if not sides[name].is_of(sides[first])]
-    if not others:
-        return []
-    one, other = (quote(str(folders[name])) for name in (first, others[0]))
-    return [
-        f"warning: {join_some(others, _SHOWN)}: validated on other images than {first}, so that their scores can't be "
-        f"ranked; use python -m unet_ddp evaluate --model {one} --against {other}, or train them with the same "
-        "--val-images or --list"
-    ]
+def _find_names(paths: Iterable[str]) -> frozenset[str]:
+    r"""Return paths from their common folder, also paths of Windows, with \."""
+    split = [file_key(path.replace("\\", "/")).split("/") for path in paths]
+    levels = zip(*(parts[:-1] for parts in split), strict=False)
+    shared = len([*takewhile(lambda level: len({*level}) == 1, levels)])
+    return frozenset("/".join(parts[shared:]) for parts in split)
+
+
+def describe_others(first: str, folder: Path, others: Mapping[str, Path]) -> str:
+    """Return a line about other runs, by their names, that were validated on other images than the first."""
+    one, other = quote(str(folder)), quote(str(next(iter(others.values()))))
+    return (
+        f"warning: {join_some([*others], _SHOWN)}: validated on other images than {first}, so that their scores can't be "
+        f"ranked; use python -m unet_ddp evaluate --model {one} --against {other} --images DIR --masks DIR, with "
+        "images that none of them was trained on, or train them with the same --val-images or --list"
+    )
