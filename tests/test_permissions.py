@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import unet_ddp
+from tests.extras.report.test_compare import write_run
 from unet_ddp.__main__ import main
 from unet_ddp.errors import UserError
 
@@ -109,3 +110,26 @@ def test_python_says_so_too(lock: str) -> None:
             unet_ddp.evaluate(model, "d", "d", device="cpu")
     with another_user(), pytest.raises(UserError, match=f"{lock}: .*ermission"):
         unet_ddp.train(images="d", masks=lock, device="cpu", checkpoints="o")
+
+
+def test_compare_calls_no_closed_file_damaged(capsys: pytest.CaptureFixture[str]) -> None:
+    """It has other advice than to delete it."""
+    with tempfile.TemporaryDirectory() as name:
+        run_folder, page = Path(name, "a"), f"{name}/page.html"
+        write_run(run_folder, [(0.5, 0.4, 1)])
+        for folder in (Path(name), run_folder):
+            folder.chmod(0o777)
+        assert main(["compare", str(run_folder), "-o", page]) == 0
+        Path(page).unlink()
+        for file in ("run.json", "split.csv", "metrics.csv"):
+            closed = run_folder / file
+            closed.touch()
+            closed.chmod(0)
+            capsys.readouterr()
+            with another_user():
+                status = run(f"compare {run_folder} -o {page}", "")
+            said = "".join(capsys.readouterr())
+            assert f"{closed}: no permission to read it; make it readable" in said, said
+            assert "damaged" not in said and "corrupt" not in said and "delete" not in said
+            assert status == (2 if file == "metrics.csv" else 0)
+            Path(page).unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.loaders import Loaders
 from unet_ddp.errors import UserError, count_of, one_line
 from unet_ddp.files import open_own, replacing, write_errors
+from unet_ddp.files.closed import find_closed
 from unet_ddp.files.contents import describe_bytes
 from unet_ddp.files.output import say
 from unet_ddp.metrics.scores import Validation
@@ -146,7 +147,9 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         kind = describe_bytes(data)
         raise UserError(f"{path}: corrupt ({kind}); delete it, or move it away") from None
     except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{path}: corrupt ({error}); delete it, or move it away") from None
+        raise find_closed(path) or UserError(
+            f"{path}: corrupt ({error}); delete it, or move it away"
+        ) from None
     return rows
 
 

@@ -262,6 +262,7 @@ def test_versions_machines_and_ends_that_differ_are_columns(
     [
         "\0\1\2\n\3\4\n",
         "x7#kq\nzz9\n",
+        HEADING + "1,5,0.5,0.4,0.5,1\n2,\n",
         HEADING + "1,5,0.5,0.4,0.5,1\n#!x\n2,1,1,1,1,1\n",
     ],
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unet_ddp.files.closed import find_closed
 from unet_ddp.runs.record import NAME, read_record
 
 _SHOWN = 5  # the last starts
@@ -34,8 +35,11 @@ def list_provenance(folder: Path) -> list[tuple[str, str]]:
 
 
 def warn_of_damage(folder: Path) -> list[str]:
-    """Return a line about a run's record if it is there and damaged."""
+    """Return a line for each file of a run that this user may not read, and if its record is damaged."""
     path = folder / NAME
+    closed = [each for each in map(find_closed, (path, folder / "split.csv")) if each]
+    if closed:
+        return [f"warning: {each}" for each in closed]
     if read_record(path) or not path.is_file():
         return []
     return [f"warning: {path}: damaged, so versions, machine and end are unknown; copy it again"]
