@@ -136,27 +136,36 @@ def test_long_lists_of_classes_are_cut() -> None:
     assert "15, 16, 17 occurs" in line
 
 
+ROUND = "fix the mask, or use --round-masks with "
+
+
 @pytest.mark.parametrize(
-    ("values", "how", "said"),
+    ("counts", "how", "said"),
     [
-        ((0, 0x0101FF, 0x0102FF), {}, "classes #0102ff (8 pixels) and #0101ff (12 pixels) have nearly one colour, the first e.g. in m/t.png: if they are one class, fix the mask, or use --round-masks with --classes 2 or a --palette;"),
-        ((0, 0x7F8081, 0x808080, 0x818281, 0xFF0000), {}, "--round-masks with --classes 3"),
-        ((0, 0x0101FF, 0x0401FF), {}, None),  # three levels
-        ((0, 0x010000, 0x020000, 0x3F0000), {}, None),  # ids in a channel
-        ((0, 0x0101FF, 0x0102FF), {"names": ("a", "b", "c")}, None),
-        ((0, 0x0101FF), {"threshold": 127}, None),
-        ((0, 0x0101FF, 0x0102FF), {"rounded": True}, None),
-        ((0, 200, 201), {"rgb": False}, None),
-        ((0, 200, 201), {"rgb": False, "palette": ((9, 9, 9), *[(200, 8, 7)] * 255)}, None),
+        ({0: 900, 0x0101FF: 600, 0x0102FF: 12}, {}, f"classes #0102ff (24 pixels) and #0101ff (1200 pixels) have nearly one colour, the first e.g. in m/t.png: if they are one class, {ROUND}--classes 2 or a --palette;"),
+        ({0x7F8081: 9, 0x808080: 800, 0x818281: 9, 0xFF0000: 600}, {}, f"{ROUND}--classes 2 or a --palette"),
+        ({0: 900, 0x0101FF: 600, 0x0102FF: 12, 0xFF0000: 12}, {}, f"{ROUND}a --palette"),  # two classes as rare
+        ({0: 90000, 0x0101FF: 600, 0x0102FF: 1, 0xFF0000: 9}, {}, f"{ROUND}a --palette"),  # a class as rare as noise
+        ({0: 900, 0x0101FF: 600, 0x0102FF: 13}, {}, None),  # too many for a stray edge
+        ({0: 900, 0x0101FF: 600, 0x0401FF: 4}, {}, None),  # three levels
+        ({0: 900, 0x010000: 4, 0x020100: 4, 0x3F0000: 4}, {}, None),  # small ids
+        ({0: 900, 0x010000: 4, 0x020000: 4, 0xFF0000: 600}, {}, None),  # ids in a channel
+        ({0: 900, 0x010101: 4, 0xFFFFFF: 600}, {}, None),  # ids as greys
+        ({0: 900, 0x0101FF: 600}, {"values": (0, 0x0101FF, 0x0102FF)}, None),  # mended since
+        ({0: 900, 0x0101FF: 600, 0x0102FF: 4}, {"names": ("a", "b", "c")}, None),
+        ({0: 600, 0x0101FF: 600}, {"threshold": 127}, None),
+        ({0: 900, 0x0101FF: 600, 0x0102FF: 4}, {"rounded": True}, None),
+        ({0: 900, 200: 600, 201: 4}, {"rgb": False}, None),
+        ({0: 900, 200: 600, 201: 4}, {"rgb": False, "palette": ((9, 9, 9), *[(200, 8, 7)] * 255)}, None),
     ],
 )  # fmt: skip
-def test_colours_that_are_nearly_one_are_a_warning(
-    values: tuple[int, ...], how: dict[str, Any], said: str | None
+def test_a_rare_colour_that_is_nearly_another_is_a_warning(
+    counts: dict[int, int], how: dict[str, Any], said: str | None
 ) -> None:
-    counts = {value: 6 - 2 * (k > 1) for k, value in enumerate(values)}
-    found = warnings(counts, counts, Labels(values, **{"rgb": True, **how}))
-    assert len(found) == (said is not None)
-    assert said is None or said in found[0]
+    found = warnings(counts, counts, Labels(**{"values": (*counts,), "rgb": True, **how}))
+    near = [line for line in found if "nearly one colour" in line]
+    assert len(near) == (said is not None)
+    assert said is None or said in near[0]
 
 
 @pytest.mark.parametrize(

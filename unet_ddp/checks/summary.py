@@ -23,6 +23,8 @@ _RARE = 5e-4  # share of the pixels below which a value is suspicious
 _MOST_RARE = 3  # warnings of them
 _BRIGHT = 0.85  # share of the pixels above which the foreground may be the background
 _NEAR = 2  # of 255, in each channel: colours so near to each other may be one class
+_STRAY = 0.02  # of the pixels of a colour: a stray edge beside it has no more
+_APART = 2  # times as many pixels as stray edges have the values that --round-masks finds by their number
 _LARGEST_ID = 63  # colours of such channels alone may be ids of classes
 _LEFT = 2  # pixels of a class in an image that are nearly nothing
 
@@ -150,23 +152,36 @@ def _find_rare(values: MaskValues, labels: Labels) -> list[str]:
 
 
 def _find_near(values: MaskValues, labels: Labels) -> list[str]:
-    """Return a warning if two classes without names have nearly one colour; ids in a channel are no such colours."""
+    """Return a warning if a rare colour is nearly that of a frequent class, as a stray edge of it is.
+
+    Colours of classes with names are meant so; small ones, greys, and colours of one channel may be ids.
+    """
     points = labels.to_points(np.array(labels.values))
-    if not labels.rgb or labels.names or np.ptp(points, axis=0).max(initial=0) <= _LARGEST_ID:
+    ranges = np.ptp(points, axis=0)
+    is_id = (
+        ranges.max() <= _LARGEST_ID or (ranges > 0).sum() < 2 or not np.ptp(points, axis=1).any()
+    )
+    if not labels.rgb or labels.names or is_id:
         return []
-    found = []
+    counts, found = dict(values.counts), dict[int, int]()
     for (one, point), (other, place) in combinations(zip(labels.values, points, strict=True), 2):
-        if np.abs(point - place).max() <= _NEAR:
-            found.append(sorted((one, other), key=lambda value: values.counts.get(value, 0)))
+        rare, often = sorted((one, other), key=lambda value: counts.get(value, 0))
+        if (
+            0 < counts.get(rare, 0) <= _STRAY * counts[often]
+            and np.abs(point - place).max() <= _NEAR
+        ):
+            found.setdefault(rare, often)
     if not found:
         return []
-    pair = found[0]
-    shown = [f"{labels.show(k)} ({count_of(values.counts.get(k, 0), 'pixel')})" for k in pair]
-    number = labels.num_classes - len({rare for rare, _ in found})
+    rest = [counts.get(value, 0) for value in labels.values if value not in found]
+    pair = next(iter(found.items()))
+    shown = [f"{labels.show(k)} ({count_of(counts[k], 'pixel')})" for k in pair]
+    least = max(_RARE * sum(counts.values()), _APART * max(map(counts.__getitem__, found)))
+    number = f"--classes {len(rest)} or " if min(rest) >= least else ""
     return [
         f"classes {' and '.join(shown)} have nearly one colour, the first e.g. in {values.examples[pair[0]]}: if they "
-        f"are one class, fix the mask, or use --round-masks with --classes {number} or a --palette; if not, name them "
-        "with --class-names"
+        f"are one class, fix the mask, or use --round-masks with {number}a --palette; if not, name them with "
+        "--class-names"
     ]
 
 
