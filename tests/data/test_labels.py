@@ -194,23 +194,37 @@ def test_a_colour_is_as_bright_as_its_brightest_channel() -> None:
     assert labels.to_ids(codes, Path("m.png")).tolist() == [[0, 1, 1, 1]]
 
 
+BLACK_REST = ((255, 255, 255), (128, 0, 0), *[(0, 0, 0)] * 254)  # as many programs save palettes
+
+
 @pytest.mark.parametrize(
     ("labels", "colours", "values"),
     [
         (Labels((0, 7), ignore=255), [0, 0x070707, 0xFFFFFF], [0, 7, 255]),
         (Labels((0, 0xFFFFFF), rgb=True), [0, 0xFFFFFF], [0, 0xFFFFFF]),
         (Labels((0, 1), palette=((0, 0, 0), (128, 0, 0))), [0x800000, 0], [1, 0]),
+        (Labels((0, 1), palette=BLACK_REST, ignore=255), [0xFFFFFF, 0, 0x800000], [0, 255, 1]),
         (Labels((0, 255), threshold=127), [0x7F0000, 0x808080, 0x000080], [127, 128, 128]),
         (Labels((0, 200), rounded=True), [0xC8C8C7, 0x030201, 0xFF0000], [200, 2, 85]),
         (ObjectLabels.of(("cell",)), [0, 1, 0xFF0000], [0, 1, 0xFF0000]),
     ],
-    ids=["grey", "colours", "palette", "threshold", "rounded", "objects"],
+    ids=["grey", "colours", "palette", "black_rest", "threshold", "rounded", "objects"],
 )
 def test_colours_are_the_values_of_classes(
     labels: Labels, colours: list[int], values: list[int]
 ) -> None:
     found = labels.from_colours(np.array([colours], np.int32), Path("m.png"))
     assert found.tolist() == [values]
+
+
+def test_a_colour_of_two_classes_is_refused_where_it_occurs() -> None:
+    labels = Labels((0, 1, 2), palette=BLACK_REST, ignore=255)
+    codes = np.array([[0xFFFFFF, 0x800000]], np.int32)
+    assert labels.from_colours(codes, Path("m.png")).tolist() == [[0, 1]]
+    codes[0, 0] = 0
+    expected = r"m\.png: #000000 is the colour of 2 and of 255; save the mask with its palette"
+    with pytest.raises(UserError, match=expected):
+        labels.from_colours(codes, Path("m.png"))
 
 
 @pytest.mark.parametrize("palette", [None, ((0, 0, 0), (128, 0, 0))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -112,7 +113,7 @@ class ClassValues:
         """Return the mask values of colours, 0xRRGGBB: greys or palette indices if the classes are.
 
         Raises:
-            UserError: a colour is none of them; it names `path`.
+            UserError: a colour is none of them, or that of two; it names `path`.
         """
         if self.rgb or not self.named_values:  # any colour may be the number of an object
             return colours
@@ -121,8 +122,12 @@ class ClassValues:
             grey = channels.mean(axis=0) if self.threshold is None else channels.max(axis=0)
             return np.asarray(grey.round(), np.uint8)
         known = list_colours(self.palette, 8)
-        order = np.argsort(known, kind="stable")
-        values = order[np.searchsorted(known, colours, sorter=order).clip(max=255)]
+        known_values = [*self.values, -1 if self.ignore is None else self.ignore]
+        own = {value: int(known[value]) for value in known_values if 0 <= value < 256}
+        _refuse_shared(own, colours, path)
+        indices = np.array([*own, *range(256)])  # of a colour's indices the first
+        order = indices[np.argsort(known[indices], kind="stable")]
+        values = order[np.searchsorted(known[order], colours).clip(max=len(order) - 1)]
         unknown = colours[known[values] != colours]
         if unknown.size:
             expected = known[[value for value in self.values if value < 256]].tolist()
@@ -208,6 +213,17 @@ class ClassValues:
         import cv2
 
         return np.asarray(cv2.LUT(ids, table.astype(np.uint8)))
+
+
+def _refuse_shared(known: Mapping[int, int], colours: Mask, path: Path) -> None:
+    """Raise a UserError if one of the colours is that of two known values."""
+    by_colour = {colour: value for value, colour in known.items()}
+    for value, colour in known.items():
+        other = by_colour[colour]
+        if other != value and (colours == colour).any():
+            raise UserError(
+                f"{path}: #{colour:06x} is the colour of {value} and of {other}; save the mask with its palette"
+            )
 
 
 def refuse_unknown(labels: ClassValues, codes: Mask, is_known: Flags, path: Path) -> None:
