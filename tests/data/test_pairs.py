@@ -310,6 +310,13 @@ def test_a_mask_for_each_object_is_to_be_imported(tmp_path: Path, second: str) -
         find_pairs(tmp_path, tmp_path)
 
 
+def test_an_image_without_its_mask_is_named_if_most_masks_add_a_number(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"{name}.png" for name in "abcdef"), *(f"{name}_1.png" for name in "abcde"))
+    pairs, report = matched(tmp_path, tmp_path)
+    assert [pair.mask.stem for pair in pairs] == ["a_1", "b_1", "c_1", "d_1", "e_1"]
+    assert len(report.problems) == 1 and "f.png: looked for" in report.problems[0]
+
+
 def test_blank_and_damaged_files_do_not_turn_images_and_masks(tmp_path: Path) -> None:
     draw_both(tmp_path, "{}.tif", "{}.png")
     for number in (1, 10, 2):  # the first by name

@@ -52,7 +52,8 @@ def divide(folder: Path, files: Files, suffix: str | None) -> tuple[Files, str, 
         if taken is not None:
             masks, kind = taken
             return masks, "", [f"{folder}: the {kind} files are the masks"]
-    if not fits and is_number(added):  # 10 is not the mask of 1, nor x-2 that of x
+    # 10 is not the mask of 1, nor x-2 that of x.
+    if not fits and is_number(added) and not _fits_most(files, added):
         raise UserError(
             f"{folder}: is the folder of the images and of the masks, and no names are those of an image and its "
             "mask, as x.jpg and x_mask.png; rename the masks, pair them in a --list, or make masks of annotations with "
@@ -67,6 +68,13 @@ def divide(folder: Path, files: Files, suffix: str | None) -> tuple[Files, str, 
 def _fits_all(files: Files, suffix: str) -> bool:
     """Return whether every file that is no mask by a suffix has one."""
     return bool(suffix) and all(name.endswith(suffix) or name + suffix in files for name in files)
+
+
+def _fits_most(files: Files, suffix: str) -> bool:
+    """Return whether most files that are no mask by a suffix have one, as x_1; x10 is none of x1."""
+    images = [name for name in files if not name.endswith(suffix)]
+    has_mask = [name + suffix in files for name in images]
+    return not suffix.isdigit() and 2 * sum(has_mask) > len(images)
 
 
 def _take_masks(folder: Path, files: Files, split: _Split) -> tuple[Files, str] | None:
