@@ -305,7 +305,10 @@ def test_a_pack_is_there_as_a_whole_or_not_at_all(
             {"images": imgs, "masks": folder},
             rf"contains no masks but a pack; use --images {folder} without",
         ),
-        ({"images": str(tmp_path / "above"), "masks": imgs}, r"above: contains no images \("),
+        (
+            {"images": str(tmp_path / "above"), "masks": imgs},
+            rf"above: contains no images but a pack; use --images {tmp_path / 'above' / 'pack'} without",
+        ),
     ):
         with pytest.raises(UserError, match=said):
             prepare_data(DataConfig(**places), parts=DATA_PARTS, seed=0)

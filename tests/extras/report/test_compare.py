@@ -331,7 +331,7 @@ def test_the_same_validation_images_in_another_folder_are_the_same(
 ) -> None:
     """On another machine, or in object storage, and whatever else was trained on."""
     places = {
-        "a": "/data/val/", "b": "/home/me/val2/", "c": "s3://bucket/val/", "d": "C:\\data\\val\\",
+        "a": "/data/val/", "b": "/srv/me/val2/", "c": "s3://bucket/val/", "d": "C:\\data\\val\\",
         "e": "/data/val/deeper/",
     }  # fmt: skip
     for name, folder in places.items():
