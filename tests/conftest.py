@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,18 @@ def install_package(folder: Path, entry_points: str) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(entry_points)
+
+
+@contextmanager
+def another_user() -> Iterator[None]:
+    """Context of a user whom permissions stop, where the tests run as root."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
 
 
 def make_set(folder: Path, count: int = 10, **how: object) -> Path:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ import pytest
 from PIL import Image
 
 import unet_ddp
+from tests.conftest import another_user
 from tests.extras.report.test_compare import write_run
 from unet_ddp.__main__ import main
 from unet_ddp.errors import UserError
@@ -47,18 +46,6 @@ COMMANDS = """
     compare LOCK d
     serve LOCK
 """
-
-
-@contextmanager
-def another_user() -> Iterator[None]:
-    """Context of a user whom permissions stop, where the tests run as root."""
-    before = os.geteuid()
-    if before == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(before)
 
 
 @pytest.fixture(params=["the folder", "the folder around it"])

@@ -11,8 +11,6 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +20,7 @@ import pytest
 import tifffile
 from PIL import Image
 
+from tests.conftest import another_user
 from tests.extras.outputs.test_rle import decode
 from tests.prediction.models import noise, write_model, write_photo
 from tests.ranks import Ranks, call_main, warm_context
@@ -644,17 +643,6 @@ def test_a_stopped_job_leaves_no_unfinished_files(here: Path, number: int) -> No
     assert (here / "err").read_text().endswith("stopped; continue with --skip-existing\n")
     left = {path.name for path in (here / "out").iterdir()}
     assert not [name for name in left if name.startswith(".")] and "b_mask.png" not in left
-
-
-@contextmanager
-def another_user() -> Iterator[None]:
-    before = os.geteuid()
-    if before == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(before)
 
 
 def test_without_permission_nothing_is_written(capsys: pytest.CaptureFixture[str]) -> None:

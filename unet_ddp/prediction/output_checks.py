@@ -1,4 +1,4 @@
-"""What is refused before a job writes: files that exist, are inputs, or can't be written."""
+"""Checks before a job writes: refuse files that exist, are inputs, or can't be written."""
 
 from __future__ import annotations
 
