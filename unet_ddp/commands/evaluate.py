@@ -161,7 +161,7 @@ def find_job(config: EvaluateConfig, *, writes: bool = True) -> Job:
     if writes:
         output = _check_output(config, source)
     model = read_model(source, config.scale)
-    labels = check_described(model, source)[1]
+    _, labels, preprocessing = check_described(model, source)
     if config.threshold is not None and not labels.is_binary:
         raise UserError(
             f"--threshold {config.threshold:g}: is for two classes, {source} has {labels.num_classes} and "
@@ -172,7 +172,8 @@ def find_job(config: EvaluateConfig, *, writes: bool = True) -> Job:
         data = rebuild(model.run, source, labels)
         pairs, groups = data.split.validation, data.groups
     else:
-        pairs = find_given(config.images, config.masks, model.run, labels)
+        metres = preprocessing.ground_resolution
+        pairs = find_given(config.images, config.masks, model.run, labels, metres)
         if labels.palette is not None and labels.names is not None:
             from unet_ddp.extras.palettes.rules import check_order
 

@@ -55,7 +55,7 @@ class Report:
     def add_problems(self, problems: list[str]) -> None:
         """Add problems; raise a UserError with the first if there are any and they are not collected."""
         problems = [*dict.fromkeys(problems)]  # files may share one, as that of their cache
-        self.problems += problems
+        self.problems = [*dict.fromkeys(self.problems + problems)]
         if not problems or self.collects:
             return
         shown = "; ".join(problems[:_SHOWN])

@@ -23,7 +23,7 @@ from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path, is_address
 
-_WINDOWED = ("class_field", "window", "scale", "ground_resolution", "nodata")
+_WINDOWED = ("class_field", "window", "scale", "nodata")
 """Settings of a run by which its masks are read, and those by which a scene is divided."""
 
 _ADVICE = "use --images and --masks"
@@ -64,14 +64,29 @@ def rebuild(content: Content, source: Path, labels: Labels) -> PreparedData:
     return data
 
 
-def find_given(images: str, masks: str | None, content: Content, labels: Labels) -> Pairs:
-    """Return the pairs of two folders, or of a pack, whose masks become classes as in the run of a checkpoint."""
+def find_given(
+    images: str,
+    masks: str | None,
+    content: Content,
+    labels: Labels,
+    resolution: float | None = None,
+) -> Pairs:
+    """Return the pairs of two folders, or of a pack, whose masks become classes as in the run of a checkpoint.
+
+    Args:
+        images: folder of the images, or the pack.
+        masks: folder of the masks; None for a pack.
+        content: of the run, as the checkpoint has it.
+        labels: of the checkpoint.
+        resolution: metres of the network's pixels on the ground, where known.
+    """
     config = content.get("config")  # another program's may be anything
     saved = config if isinstance(config, dict) else {}
     names = *(_WINDOWED if saved.get("window") else _WINDOWED[:1]), "reader"
     how = with_saved(TrainConfig(), {name: saved.get(name) for name in names}).data
     ignore = labels.ignore if labels.void is None else labels.void
     how = replace(how, overlap=labels.may_overlap, ignore_index=ignore, validation=0)
+    how = replace(how, ground_resolution=resolution)  # also of a run without the flag
     places = as_path(images), None if masks is None else as_path(masks)
     find = partial(find_pairs, *places, planes=how.overlap, names=labels.names or ())
     try:

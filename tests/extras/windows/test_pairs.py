@@ -40,9 +40,14 @@ from unet_ddp.runs.same_data import measure_files
 CLASSES = Labels((0, 1))
 
 
-def count(pairs: Pairs, network: torch.nn.Module, scale: float = 1.0) -> np.ndarray:
+def count(
+    pairs: Pairs,
+    network: torch.nn.Module,
+    scale: float = 1.0,
+    form: ImageFormat = ImageFormat(3),  # noqa: B008  # frozen
+) -> np.ndarray:
     """The confusion matrix (truth, predicted) of a network, in float64, over all pixels that count."""
-    dataset = SegmentationDataset(pairs, CLASSES, ImageFormat(3), scale=scale)
+    dataset = SegmentationDataset(pairs, CLASSES, form, scale=scale)
     table = np.zeros((2, 2), np.int64)
     for index in range(len(dataset)):
         sample = dataset[0, index]

@@ -23,6 +23,7 @@ from unet_ddp.errors import UserError, count_of, how_to_install, print_lines
 from unet_ddp.extras.formats.tiff import TiffFile
 from unet_ddp.extras.geo.maps import Place
 from unet_ddp.files import is_address
+from unet_ddp.storage import real_file
 
 if TYPE_CHECKING:
     from unet_ddp.checks.metadata import ScannedPair
@@ -147,10 +148,12 @@ def check_kinds(config: DataConfig, table: Table) -> Table:
     """
     wanted, kinds = config.ground_resolution, []
     if wanted is None:
-        check_resolutions((k.image.ground_resolution, pair.image) for k, _, pair in table.groups)
+        check_resolutions(
+            (k.image.ground_resolution, real_file(pair.image)) for k, _, pair in table.groups
+        )
         return table
     for kind, _, pair in table.groups:
-        path = pair.image
+        path = real_file(pair.image)
         if not kind.image.ground_resolution:
             raise UserError(
                 f"--ground-resolution: {path} has no map coordinates with a CRS; to read them "
@@ -192,7 +195,7 @@ def ground_scale(path: Path, own: float | None, scale: float, resolution: float)
     finest = own * scale
     if finest > resolution * _ALIKE:
         raise UserError(
-            f"{path}: pixels of {own:g} m on the ground, the network takes {resolution / scale:g} m; "
+            f"{real_file(path)}: pixels of {own:g} m on the ground, the network takes {resolution / scale:g} m; "
             f"images are never enlarged: use --ground-resolution {finest:g} or more"
         )
     return min(1.0, finest / resolution)

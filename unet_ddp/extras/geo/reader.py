@@ -75,10 +75,14 @@ class MapFile(TiffFile, Scene):
         return None
 
     @property
+    def resolution(self) -> float | None:
+        """Metres of a pixel on the ground; None if the file has no place on a map."""
+        return self.place.resolution if self.place else None
+
+    @property
     def header(self) -> Header:
         """Properties of the file."""
-        header = super().header
-        return replace(header, ground_resolution=self.place.resolution) if self.place else header
+        return replace(super().header, ground_resolution=self.resolution)
 
     def find_scale(self, wanted: ImageFormat, scale: float) -> float:
         """Return the scale that brings the image to the wanted ground resolution, if there is one."""
@@ -86,8 +90,7 @@ class MapFile(TiffFile, Scene):
             return scale
         if self.missing():
             check_installed("rasterio", "geo", f"{self.path}: its ground resolution")
-        own = self.place and self.place.resolution
-        return checks.ground_scale(self.path, own, scale, wanted.ground_resolution)
+        return checks.ground_scale(self.path, self.resolution, scale, wanted.ground_resolution)
 
     def find_format(self, wanted: ImageFormat) -> ImageFormat:
         """Return the format as which a map is predicted: with its own value of no data."""

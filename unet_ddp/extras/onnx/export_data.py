@@ -40,7 +40,8 @@ def find_scored(
         UserError: they are not on this machine, or the checkpoint does not say which they are.
     """
     if images is not None and masks is not None:
-        pairs = find_given(images, masks, saved.run, model.labels)
+        metres = model.preprocessing.ground_resolution
+        pairs = find_given(images, masks, saved.run, model.labels, metres)
         place = f"in {images}"
     else:
         pairs = rebuild(saved.run, source, model.labels).split.validation

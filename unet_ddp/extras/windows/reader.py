@@ -65,6 +65,11 @@ class WindowFile(BandsFile, MapFile):
         """Do nothing: the scene stays open."""
 
     @property
+    def resolution(self) -> float | None:
+        """Metres of a pixel of the scene on the ground."""
+        return self._scene.header.ground_resolution
+
+    @property
     def header(self) -> Header:
         """Properties of the part."""
         return replace(self._scene.header, height=self.window.height, width=self.window.width)
