@@ -178,7 +178,7 @@ def find_job(config: EvaluateConfig, *, writes: bool = True) -> Job:
             from unet_ddp.extras.palettes.rules import check_order
 
             check_order(config.masks, dict(zip(labels.names, labels.values, strict=True)))
-    if labels.may_overlap:
+    if labels.may_overlap or pairs.scanned is not None:
         from unet_ddp.extras.overlap.checks import check_packed_classes
 
         check_packed_classes(pairs, labels, config.images or f"{source}: the data of its run")

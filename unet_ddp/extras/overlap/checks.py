@@ -173,9 +173,9 @@ def check_packed_classes(pairs: Pairs, labels: Labels, place: str) -> None:
     found = pairs.class_names
     if not found or isinstance(pairs, ClassFolderPairs):
         return
-    if labels.names is None and len(found) == labels.num_classes:
+    if labels.may_overlap and labels.names is None and len(found) == labels.num_classes:
         return
-    if labels.names != found:
+    if not labels.may_overlap or labels.names != found:
         raise UserError(
             f"{place}: the classes of its masks are {', '.join(found)}, those of the network "
             f"{', '.join(labels.class_names)}: pack masks of these classes in this order, or use --images and "

@@ -141,10 +141,7 @@ def write_pack(
         UserError: a file can't be read or written; no object is left.
     """
     table = data.table
-    images, masks = ({kind.suffixes[k].lower() for kind in table.kinds} for k in (0, 1))
-    mark = ".mask" if images & masks else ""  # id.png can be one of them only
-    split = data.split
-    validation = len(split.validation) if split is not None and split.how == OWN_FOLDER else 0
+    mark = _find_mark(table)
     # No other attempt at an address at the same time, which nothing locks, replaces these shards.
     attempt = f"{secrets.token_hex(4)}-" if isinstance(output, Url) else ""
     places = np.zeros((len(table.pairs), 4), np.uint32)
@@ -158,15 +155,29 @@ def write_pack(
             shards,
             attempt,
             mark,
-            validation=validation,
+            validation=_count_validation(data),
             nodata=config.nodata,
             channels=config.channels,
             class_names=table.pairs.class_names,
             readers=config.reader,
+            overlap=config.overlap,
+            instances=config.instances,
+            ignore_index=config.ignore_index,
         )
         with new_file(output / INDEX) as path:
             write_columns(path, asdict(index), _index_columns(table, places))
     return shards
+
+
+def _find_mark(table: Table) -> str:
+    images, masks = ({kind.suffixes[k].lower() for kind in table.kinds} for k in (0, 1))
+    return ".mask" if images & masks else ""  # id.png can be one of them only
+
+
+def _count_validation(data: CheckedData) -> int:
+    """Return how many pairs at the end come from a validation folder."""
+    split = data.split
+    return len(split.validation) if split is not None and split.how == OWN_FOLDER else 0
 
 
 def _index_columns(table: Table, places: NDArray[np.uint32]) -> dict[str, NDArray[Any]]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from unet_ddp.checks.scan import THUMBNAIL
+from unet_ddp.config import DataConfig
 from unet_ddp.data.pairs import SIDES, FileKind
 from unet_ddp.data.readers.base import DTYPES
 from unet_ddp.errors import Limit, UserError, from_plain, shorten
@@ -53,6 +54,9 @@ class PackIndex:
     channels: int | None
     class_names: tuple[str, ...] = ()  # of folders, of which a mask's value has a bit each
     readers: tuple[str, ...] = ()  # of the user's own, as --reader names them
+    overlap: bool = False  # as the masks were checked, like the next two
+    instances: bool = False
+    ignore_index: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse names of other files, and images that no scan finds."""
@@ -61,6 +65,25 @@ class PackIndex:
         for image in (kind.image for kind in self.kinds):
             if image.dtype not in DTYPES or min(*image.size, image.channels) < 1:
                 raise UserError(f"kinds: {shorten(image.dtype)}, {image.width}x{image.height}")
+
+
+def check_settings(place: Path, index: PackIndex, config: DataConfig) -> None:
+    """Raise a UserError if the masks of the pack at `place` would be read as other classes than those packed.
+
+    Numbered objects may become one class, and a palette names the value to ignore.
+    """
+    gone, void = [], index.ignore_index
+    if (index.overlap or index.class_names) and not config.overlap:
+        gone.append("--overlap")
+    if index.instances and not config.instances and config.mask_threshold is None:
+        gone.append("--instances")
+    if void not in (None, config.ignore_index) and config.palette is None:
+        now = "" if config.ignore_index is None else f" (not {config.ignore_index})"
+        gone.append(f"--ignore-index {void}{now}")
+    if gone:
+        raise UserError(
+            f"{place}: its masks were packed with {' '.join(gone)}; give the same, or pack the images again"
+        )
 
 
 def check_index(path: Path, plain: Mapping[str, Any], columns: Columns | None) -> PackIndex:

@@ -34,7 +34,7 @@ from unet_ddp.extras.packs.pack_files import (
     member_name,
     shard_name,
 )
-from unet_ddp.extras.packs.pack_index import PackIndex, check_index
+from unet_ddp.extras.packs.pack_index import PackIndex, check_index, check_settings
 from unet_ddp.files import (
     as_path,
     cache_folder,
@@ -178,11 +178,10 @@ class PackedPairs(RemotePairs):
             UserError: shards are missing, or the settings are not those that it was packed with.
         """
         if config.val_images is not None:
-            raise UserError(
-                "--val-images: a pack has its own validation images; leave the flag out"
-            )
+            raise UserError("--val-images: a pack has its own validation images; leave it out")
         self._check_shards()
         index = self.pack.index
+        check_settings(self.pack.folder, index, config)
         now, known = [config.nodata, config.channels], [index.nodata, index.channels]
         has_moments = self.pack.columns["moments"].shape[1]
         if has_moments and str(known) != str(now):  # nan is not equal to nan
