@@ -11,7 +11,7 @@ from tests.conftest import install_package
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path, check_writable, is_address, write_text
-from unet_ddp.storage import fetch_ahead, storage_of
+from unet_ddp.storage import fetch_ahead, open_parts, storage_of
 
 SHELF = '''
 import os
@@ -89,6 +89,8 @@ def test_a_package_brings_storage_with_a_scheme(shelf: Path) -> None:
     path = as_path("shelf://set/imgs/a.png")
     assert is_address(path) and storage_of(path) is storage_of("shelf://other")
     assert path.read_bytes() == (shelf / "set" / "imgs" / "a.png").read_bytes()
+    with open_parts(path) as file:
+        assert file.read() == path.read_bytes()
     write_text(as_path("shelf://set/note.txt"), "written")
     assert (shelf / "set" / "note.txt").read_text() == "written"
     check_writable(as_path("shelf://set"), "--output")

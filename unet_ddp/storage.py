@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from unet_ddp.errors import USERINFO, UserError, one_line
 from unet_ddp.plugins import find, is_built_in, is_own, list_names
@@ -34,6 +34,10 @@ class Storage(ABC):
     @abstractmethod
     def open(self, text: str) -> Path:
         """Return the path of an object, which is fetched when it is opened."""
+
+    def open_parts(self, path: Path) -> IO[bytes]:
+        """Return an object as a file to read, better without fetching all of a large one."""
+        return path.open("rb")
 
     @abstractmethod
     def replacing(self, path: Path) -> AbstractContextManager[Path]:
@@ -114,6 +118,12 @@ def local_file(path: Path) -> Iterator[Path]:
         yield copy
     except UserError as error:
         raise type(error)(str(error).replace(str(copy), str(path))) from None
+
+
+def open_parts(path: Path) -> IO[bytes]:
+    """Return a file to read; of a large object, only the parts that are read are fetched."""
+    is_here = not _SCHEME.match(str(path))
+    return path.open("rb") if is_here else storage_of(path).open_parts(path)
 
 
 def storage_of(address: Path | str) -> Storage:

@@ -17,7 +17,7 @@ from tests.prediction.test_predict import run
 from tests.ranks import Ranks, call_main
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers.read import read_mask
-from unet_ddp.prediction.existing import look
+from unet_ddp.prediction.inspection import look
 from unet_ddp.prediction.outputs.mask import write_mask
 from unet_ddp.prediction.predictor import Predictor
 

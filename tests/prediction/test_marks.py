@@ -16,7 +16,7 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.overlap.labels import OverlapLabels
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.existing import look
+from unet_ddp.prediction.inspection import look
 from unet_ddp.prediction.load import mark_masks
 from unet_ddp.prediction.predictor import Predictor
 
@@ -137,6 +137,42 @@ def test_masks_of_every_kind_have_their_mark(
     capsys.readouterr()
     assert run(*SKIP, "--mask-format", form, "--tta", "mirror") == 0
     assert "keeping 1 mask made with other settings" in capsys.readouterr().out
+
+
+def test_each_mask_of_an_image_has_the_mark_of_what_made_it(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a mask for each class, one is predicted again with another network: the others are its neighbours."""
+    facts = OverlapLabels((1, 2), names=("a", "b")).to_dict() | {"thresholds": (1e-6, 1e-6)}
+    write_model(
+        here / "checkpoints/best.pt", OverlapLabels.from_dict(facts)
+    )  # the same with any tta
+    write_photo(here / "p/x.png")
+    kept, removed = Path("out/x_mask_a.png"), Path("out/x_mask_b.png")
+    assert run(*SKIP) == 0
+    removed.unlink()
+    assert run(*SKIP, "--tta", "mirror") == 0
+    marks = [seen.mark for path in (kept, removed) if (seen := look(path))]
+    assert [" tta=none " in mark for mark in marks] == [True, False]
+    assert " tta=mirror " in marks[1]
+    for tta, expected in (("none", removed), ("mirror", kept)):
+        capsys.readouterr()
+        assert run(*SKIP, "--tta", tta) == 0
+        said = capsys.readouterr().out
+        assert f"keeping 1 mask made with other settings, e.g. {expected} (tta=" in said
+
+
+def test_a_damaged_mask_that_is_predicted_again_has_the_mark_of_what_made_it(here: Path) -> None:
+    write_photo(here / "p/a.png")
+    mask = Path("out/a_mask.png")
+    assert run(*SKIP, "--tta", "d4") == 0
+    content = bytearray(mask.read_bytes())
+    start = content.index(b"IDAT") + 6  # head and end are whole
+    content[start : start + 20] = bytes(20)
+    mask.write_bytes(content)
+    assert run(*SKIP, "--rle", "r.csv") == 0
+    seen = look(mask)
+    assert seen is not None and " tta=none " in seen.mark
 
 
 @pytest.mark.parametrize(

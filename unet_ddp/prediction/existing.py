@@ -3,54 +3,38 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-from PIL import Image
+from typing import NamedTuple
 
 from unet_ddp.data.masks import Size
-from unet_ddp.data.readers.pillow import identify
-from unet_ddp.data.readers.read import Source
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of, print_lines
 from unet_ddp.files import is_address
 from unet_ddp.prediction.config import PredictConfig
+from unet_ddp.prediction.inspection import Look, find_size, look
 from unet_ddp.prediction.outputs.base import ImageFiles
 from unet_ddp.prediction.outputs.mask import MaskFile
 
 _FEW = 20  # files at addresses; to ask for each is then faster than to list a folder
-_START, _TAIL = 64, 4096  # bytes of a file, which is read no further
-_PNG, _TIFF = b"\x89PNG", (b"II", b"MM")  # first bytes
-_PICTURES = (".png", ".tif", ".tiff")
-_SOFTWARE = 305  # tag of a TIFF
-_PARTS = ((273, 279), (324, 325))  # tags of the places and sizes of its strips, and of its tiles
-_MARK = re.compile(r"unet_ddp ([0-9a-f]+\.[0-9a-f]+(?: [a-z]+=[a-z0-9.+-]{1,24})*)")
+_AT_ONCE = 32  # masks at addresses that are looked at
 _WINDOWS = {"tile", "overlap"}  # settings for images that are not seen whole
-_DAMAGE = "corrupt or truncated", "not a readable image"  # in the messages of readers
 _INSTEAD = "or --overwrite in place of --skip-existing"
 _WAYS = f"use another --output, {_INSTEAD}"
+
+SAMPLE = 1000
+"""Images of a job whose masks at addresses are looked at, if none is read."""
 
 
 class Earlier(NamedTuple):
     """Files of a job; some may exist, of earlier jobs."""
 
-    files: list[ImageFiles]  # of all images, each with the mark of its mask
+    files: list[ImageFiles]  # of all images, each with the marks of its masks
     existing: frozenset[Path] = frozenset()  # which no other may replace
     done: frozenset[int] = frozenset()  # indices of the images to skip
-
-
-class Look(NamedTuple):
-    """Facts of a whole file; its pixels are not decoded."""
-
-    size: Size | None = None  # of a picture, if it is known
-    mark: str = ""  # of the network and settings that made a mask; empty for one of a person or another program
 
 
 @dataclass(frozen=True)
@@ -61,9 +45,8 @@ class Found:
     whole: list[Path]
     damaged: list[Path]  # or masks that have not the size of their image
     is_complete: bool  # all of its files exist
-    mask: Path | None = None
-    mark: str = ""  # of that mask
-    size: Size | None = None  # of it, if it is known
+    masks: dict[Path, Look]  # that are whole
+    is_read: bool = True  # these have been looked at
     refusal: str = ""  # why it can't be replaced, although it does not fit
 
     @property
@@ -107,8 +90,9 @@ def find_earlier(
     masks: MaskFile,
     *,
     skips: bool,
+    reads: bool,
 ) -> Earlier:
-    """Return what earlier jobs have left; with `skips`, images that are done are skipped.
+    """Return what earlier jobs have left; with `skips`, images that are done are skipped, and with `reads` their masks read.
 
     All processes call it, and each looks at its share. A file that is cut off, or a mask of another size than its
     image, counts as missing. A whole mask is never replaced: a person may have corrected it.
@@ -119,7 +103,8 @@ def find_earlier(
     """
     if config.overwrite:
         return Earlier(files)
-    shares = world.gather(look_at(files[world.rank :: world.size], masks))
+    step = sample_step(files, reads=reads)
+    shares = world.gather(look_at(files[world.rank :: world.size], masks, step))
     found = [each for share in shares for each in share]
     refused = [each.refusal for each in found if each.refusal]
     if refused and config.skip_existing:
@@ -131,51 +116,53 @@ def find_earlier(
         damaged = [path for each in found for path in each.damaged]
         world.on_main(lambda: _report(damaged, done, files[0].mark))
     existing = {path for each in kept for path in (*each.whole, *each.damaged)}
-    marks = {each.index: each.mark for each in kept if each.mask is not None}
-    marked = [replace(each, mark=marks.get(each.index, each.mark)) for each in files]
+    marks = {each.index: {path: seen.mark for path, seen in each.masks.items()} for each in kept}
+    marked = [replace(each, marks=marks.get(each.index, {})) for each in files]
     return Earlier(marked, frozenset(existing), frozenset(each.index for each in done))
 
 
 def _report(damaged: Sequence[Path], done: Sequence[Found], own: str) -> None:
     """Print what is predicted again, and which masks another network or other settings have made."""
     network, _, classes = own.partition(" ")[0].partition(".")
-    foreign, changed = [], {}
-    for each in done if own else []:
-        theirs, _, their_classes = each.mark.partition(" ")[0].partition(".")
-        if each.mark and their_classes != classes:
-            raise UserError(f"{each.mask}: was made by a network of other classes; {_WAYS}")
-        if each.mark and theirs != network:
-            foreign.append(each.mask)
-        elif difference := _compare_settings(each, own):
-            changed[each.mask] = difference
+    foreign: dict[int, Path] = {}
+    changed: dict[int, tuple[Path, str]] = {}  # by the image, as its masks may be several
+    kept = [(each.index, *item) for each in done for item in each.masks.items() if item[1].mark]
+    for index, mask, seen in kept if own else []:
+        theirs, _, their_classes = seen.mark.partition(" ")[0].partition(".")
+        if their_classes != classes:
+            raise UserError(f"{mask}: was made by a network of other classes; {_WAYS}")
+        if theirs != network:
+            foreign.setdefault(index, mask)
+        elif difference := _compare_settings(seen, own):
+            changed.setdefault(index, (mask, difference))
+    read = sum(each.is_read for each in done)
+    which = f" of the {read} that were looked at" if read < len(done) else ""
     if damaged:
         fault = "cut off, or of another size than the image"
         print_lines(f"predicting again {count_of(len(damaged), 'file')} {fault}, e.g. {damaged[0]}")
     if foreign:
         print_lines(
-            f"warning: keeping {count_of(len(foreign), 'mask')} of another network, e.g. {foreign[0]}; to have all of "
-            f"one, {_WAYS}"
+            f"warning: keeping {count_of(len(foreign), 'mask')}{which} of another network, e.g. "
+            f"{next(iter(foreign.values()))}; to have all of one, {_WAYS}"
         )
     if changed:
-        mask, difference = next(iter(changed.items()))
+        mask, difference = next(iter(changed.values()))
         print_lines(
-            f"warning: keeping {count_of(len(changed), 'mask')} made with other settings, e.g. {mask} ({difference}); "
+            f"warning: keeping {count_of(len(changed), 'mask')}{which} made with other settings, e.g. {mask} ({difference}); "
             f"to have all alike, {_WAYS}"
         )
 
 
-def _compare_settings(found: Found, own: str) -> str:
+def _compare_settings(mask: Look, own: str) -> str:
     """Return the settings in which a mask and this job differ, with both values; empty if the pixels are the same.
 
     Masks of earlier versions name no settings.
     """
-    theirs, ours = (
-        dict(word.split("=") for word in mark.split()[1:]) for mark in (found.mark, own)
-    )
+    theirs, ours = (dict(word.split("=") for word in mark.split()[1:]) for mark in (mask.mark, own))
     every = dict.fromkeys([*theirs, *ours]) if theirs else {}
-    if found.size and "resolution" not in ours:
+    if mask.size and "resolution" not in ours:
         sides = [each.get("tile", "") for each in (theirs, ours)]
-        longest = max(found.size) * float(ours["scale"])
+        longest = max(mask.size) * float(ours["scale"])
         if all(side.isdecimal() and longest <= int(side) for side in sides):  # it is seen whole
             every = {name: None for name in every if name not in _WINDOWS}
     names = [name for name in every if theirs.get(name) != ours.get(name)]
@@ -186,35 +173,47 @@ def _compare_settings(found: Found, own: str) -> str:
 # -- one image --------------------------------------------------------------------------------
 
 
-def look_at(files: Sequence[ImageFiles], masks: MaskFile) -> list[Found]:
-    """Return what exists of each image that has any file."""
+def sample_step(files: Sequence[ImageFiles], *, reads: bool) -> int:
+    """Return 1 to look at the masks of each image at an address, n for each n-th: a request for each takes minutes.
+
+    A job that `reads` the masks makes more requests anyway.
+    """
+    return 1 if reads else -(-len(files) // SAMPLE)
+
+
+def look_at(files: Sequence[ImageFiles], masks: MaskFile, step: int) -> list[Found]:
+    """Return what exists of each image that has any file; `step` is that of `sample_step`."""
     existing = find_existing(path for each in files for path in each.written)
     begun = [each for each in files if not existing.isdisjoint(each.written)]
-    with ThreadPoolExecutor() as pool:
-        return [*pool.map(partial(_look_at_one, masks, existing), begun)]
+    threads = _AT_ONCE if any(is_address(each.mask) for each in begun) else None
+    with ThreadPoolExecutor(threads) as pool:
+        return [*pool.map(partial(_look_at_one, masks, existing, step), begun)]
 
 
-def _look_at_one(masks: MaskFile, existing: Container[Path], image: ImageFiles) -> Found:
+def _look_at_one(masks: MaskFile, existing: Container[Path], step: int, image: ImageFiles) -> Found:
     here = [path for path in image.written if path in existing]
-    looks = {path: look(path) for path in here}
-    known = {path: looks[path] for path in masks.files(image) if path in looks}
+    own = [path for path in masks.files(image) if path in existing]
+    is_complete = len(here) == len(image.written)
+    is_read = not is_address(image.mask) or not is_complete or image.index % step == 0
+    looks: dict[Path, Look | None] = dict.fromkeys(here, Look())
+    for path in here if is_read else []:
+        if path in own or not is_address(path):  # other objects are whole, as they are put
+            looks[path] = look(path)
     refusal = ""
-    if any(known.values()):
-        size = _find_size(image.image)
-        for path, seen in known.items():
-            if size and seen and seen.size not in (None, size):
-                refusal = refusal or _refuse_foreign(path, seen, size)
-                looks[path] = None
-    mask = next(iter(known), None)
-    first = next(filter(None, known.values()), Look())
+    size = find_size(image.image) if is_read and any(looks[path] for path in own) else None
+    for path in own:
+        seen = looks[path]
+        if size and seen and seen.size not in (None, size):
+            refusal = refusal or _refuse_foreign(path, seen, size)
+            looks[path] = None
+    whole = {path: seen for path, seen in looks.items() if seen}
     return Found(
         image.index,
-        [path for path, seen in looks.items() if seen],
-        [path for path, seen in looks.items() if not seen],
-        len(here) == len(image.written),
-        mask,
-        first.mark,
-        first.size,
+        [*whole],
+        [path for path in here if path not in whole],
+        is_complete,
+        {path: whole[path] for path in own if path in whole},
+        is_read,
         refusal,
     )
 
@@ -228,72 +227,3 @@ def _refuse_foreign(path: Path, seen: Look, size: Size) -> str:
         f"{path}: {width}x{height} pixels, its image {columns}x{rows}, and not known as a prediction; "
         "rename it, or use another --output"
     )
-
-
-def _find_size(image: Path) -> Size | None:
-    """Return an image's size; None if it can't be read, or would have to be fetched."""
-    if not is_address(image):
-        with suppress(UserError), Source(image) as source:
-            return source.header.size
-    return None
-
-
-def look(path: Path) -> Look | None:
-    """Return what an existing file says; None if it is cut off, or is no picture in spite of its name."""
-    if is_address(path):  # there, files are put whole
-        return Look()
-    try:
-        with path.open("rb") as file:
-            start = file.read(_START)
-            length = file.seek(0, os.SEEK_END)
-            file.seek(max(0, length - _TAIL))
-            end = file.read()
-    except OSError:  # who reads or replaces it says why
-        return Look()
-    if not any(start) or (start.startswith(_PNG) and b"IEND" not in end):
-        return None
-    if path.suffix.lower() == ".npy":
-        return _look_at_array(path)
-    if path.suffix.lower() not in _PICTURES:
-        return Look()
-    try:
-        with identify(path) as picture:
-            return _look_at_picture(picture, length)
-    except Image.DecompressionBombError:
-        return Look()
-    except Exception:  # Pillow's are of many kinds
-        return _look_at_tiff(path) if start.startswith(_TIFF) else None
-
-
-def _look_at_array(path: Path) -> Look | None:
-    """Return what a NumPy file says; None if it is shorter than its header says."""
-    try:
-        np.load(path, mmap_mode="r")
-    except Exception:  # of many kinds
-        return None
-    return Look()
-
-
-def _look_at_picture(picture: Image.Image, length: int) -> Look | None:
-    """Return what a picture in a file of that length says; None if its last pixels are missing."""
-    tags: Any = getattr(picture, "tag_v2", {})
-    for place, count in _PARTS:
-        parts = zip(tags.get(place, ()), tags.get(count, ()), strict=False)
-        if any(start + size > length for start, size in parts):
-            return None
-    mark = _MARK.fullmatch(str(tags.get(_SOFTWARE) or picture.info.get("Software", "")))
-    return Look((picture.height, picture.width), mark[1] if mark else "")
-
-
-def _look_at_tiff(path: Path) -> Look | None:
-    """Return what a TIFF that Pillow does not know says."""
-    try:
-        with Source(path) as source:
-            return Look(source.header.size)
-    except UserError as error:
-        return None if is_damage(error) else Look()
-
-
-def is_damage(error: UserError) -> bool:
-    """Return whether a file could not be read because it is damaged."""
-    return any(words in str(error) for words in _DAMAGE)

@@ -16,7 +16,7 @@ from unet_ddp.files import (
     write_errors,
 )
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.existing import find_existing, look_at, name_ways
+from unet_ddp.prediction.existing import find_existing, look_at, name_ways, sample_step
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.outputs.mask import MaskFile
 
@@ -103,6 +103,7 @@ def _list_edited(files: Sequence[ImageFiles], outputs: Iterable[Output]) -> list
     if not edited:
         return []
     masks = next(each for each in outputs if isinstance(each, MaskFile))
-    done = {found.index for found in look_at(files, masks) if found.is_done}
+    step = sample_step(files, reads=any(each.path is not None for each in outputs))
+    done = {found.index for found in look_at(files, masks, step) if found.is_done}
     rest = [image for image in files if image.index not in done]
     return [path for image in rest for output in edited for path in output.files(image)]

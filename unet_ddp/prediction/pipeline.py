@@ -21,7 +21,8 @@ from unet_ddp.files import is_address
 from unet_ddp.files.completing import completing
 from unet_ddp.files.output import say
 from unet_ddp.prediction.config import PredictConfig
-from unet_ddp.prediction.existing import find_earlier, is_damage, name_ways
+from unet_ddp.prediction.existing import find_earlier, name_ways
+from unet_ddp.prediction.inspection import is_damage
 from unet_ddp.prediction.output_checks import check_length
 from unet_ddp.prediction.outputs.base import ImageFiles, Output
 from unet_ddp.prediction.outputs.mask import MaskFile
@@ -83,7 +84,8 @@ def begin(job: Job) -> Job:
     """Return a job that knows the files of earlier ones; all processes call it."""
     config = job.config
     skips = config.skip_existing and (config.mask_format != "none" or not job.records)
-    earlier = find_earlier(job.files, config, job.world, job.mask, skips=skips)
+    reads = bool(job.records)
+    earlier = find_earlier(job.files, config, job.world, job.mask, skips=skips, reads=reads)
     return replace(job, **earlier._asdict())
 
 
@@ -138,7 +140,7 @@ def _list_existing(job: Job, files: ImageFiles) -> Outcome:
             advice = "or name another --output, if another network has made it"
             raise UserError(f"{error}, {advice}") from None
         say(f"predicting again: {error}")
-        return _predict_and_write(replace(job, existing=frozenset()), files)
+        return _predict_and_write(replace(job, existing=frozenset()), replace(files, marks={}))
     mask.flags.writeable = False  # as that of `Prediction`
     size = mask.shape[0], mask.shape[1]
     prediction = Prediction((), job.predictor.labels, size, size)

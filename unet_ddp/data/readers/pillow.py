@@ -110,7 +110,7 @@ class PillowFile(OpenFile):
         """Properties of the file; its pixels are not decoded."""
         self._image = image = self._take()
         width, height = image.size
-        if _orientation(image) >= 5:  # turned by 90 degrees
+        if read_orientation(image) >= 5:  # turned by 90 degrees
             width, height = height, width
         _check_mode(image, self.path)
         is_indexed = image.mode in ("P", "PA")
@@ -146,7 +146,7 @@ class PillowFile(OpenFile):
             stored = _decode_by_opencv(image, wanted, self._file)
         if stored is None:
             return decode(image, wanted, self.path)
-        return np.ascontiguousarray(upright(stored, _orientation(image)))
+        return np.ascontiguousarray(upright(stored, read_orientation(image)))
 
     def read_mask(self) -> NDArray[Any]:
         """Return a mask's values (H, W) or colours (H, W, 3), in the file's own type."""
@@ -169,7 +169,7 @@ def _grey_bits(image: Image.Image) -> int:
     return int(packed[1]) if packed else 8
 
 
-def _orientation(image: Image.Image) -> int:
+def read_orientation(image: Image.Image) -> int:
     """Return EXIF's orientation, 1 to 8; for another number 1, as other programs do not turn it."""
     if image.format == "TIFF":
         return 1  # Pillow turns it itself
@@ -237,7 +237,7 @@ def _check_mode(image: Image.Image, source: Path | str) -> None:
 
 def _turn(image: Image.Image) -> Image.Image:
     """Return an image upright."""
-    return ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
+    return ImageOps.exif_transpose(image) if read_orientation(image) > 1 else image
 
 
 def _read_bytes(file: IO[bytes]) -> NDArray[np.uint8]:

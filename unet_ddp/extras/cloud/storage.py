@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from unet_ddp.errors import UserError
 from unet_ddp.extras.cloud import objects
 from unet_ddp.extras.cloud.address import COLLAPSED, PART
+from unet_ddp.extras.cloud.ranges import open_parts
 from unet_ddp.extras.cloud.remote import Url, replacing_object, working_folder
 from unet_ddp.storage import Storage
 
@@ -43,6 +44,10 @@ class ObjectStorage(Storage):
                 "object to another key"
             )
         return Url(text)
+
+    def open_parts(self, path: Path) -> IO[bytes]:
+        """Return an object as a file to read."""
+        return open_parts(path)
 
     def replacing(self, path: Path) -> AbstractContextManager[Path]:
         """Return a context of a temporary file, which is uploaded to `path` at its end."""

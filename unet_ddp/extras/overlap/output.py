@@ -52,12 +52,13 @@ class ClassMasks(MaskFile):
         paths, planes = self.files(image), self.labels.planes(prediction.mask)
         if len(paths) == self.labels.num_classes:
             for path, plane in zip(paths, planes, strict=True):
-                write_mask(plane.view(np.uint8), _BINARY, path, mark=image.mark)
+                mark = image.marks.get(path, image.mark)
+                write_mask(plane.view(np.uint8), _BINARY, path, mark=mark)
             return
         place = image.source.place
         how: Any = {"photometric": "minisblack", "compression": "zlib", "metadata": None}
-        if image.mark:
-            how["software"] = f"{PROGRAM} {image.mark}"
+        if mark := image.marks.get(paths[0], image.mark):
+            how["software"] = f"{PROGRAM} {mark}"
         with write_errors(paths[0], ADVICE), replacing(paths[0]) as temporary:
             if place is not None:
                 bands = np.stack([plane * np.uint8(255) for plane in planes])

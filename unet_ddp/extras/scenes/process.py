@@ -231,7 +231,8 @@ def _merge(job: Job, files: ImageFiles, parts: Parts) -> Outcome:
     prediction.mask = cast(Mask, merged)
     existing = job.existing.intersection(files.written)
     with files.source, completing(existing) as kept:
-        write_mask(prediction.mask, labels, files.mask, files.source.place, files.mark)
+        mark = files.marks.get(files.mask, files.mark)
+        write_mask(prediction.mask, labels, files.mask, files.source.place, mark)
     parts.remove()
     counts = merged.counts.sum(axis=0)
     found = counts[: labels.num_classes]

@@ -51,7 +51,8 @@ class ImageFiles:
     mask: Path
     name: str  # in files of all images: the file's name, or its path where names repeat
     written: list[Path] = field(default_factory=list)  # the files of all outputs
-    mark: str = ""  # in the mask's file, of the network that made it
+    mark: str = ""  # in a mask's file, of the network that makes it
+    marks: Mapping[Path, str] = field(default_factory=dict)  # in those of earlier jobs, their own
 
     def named(self, ending: str) -> Path:
         """Return the path of a file next to the mask, named as the image and with this ending."""

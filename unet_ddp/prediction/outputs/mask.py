@@ -44,7 +44,8 @@ class MaskFile(Output):
 
     def write(self, image: ImageFiles, prediction: Prediction) -> None:
         """Write the mask."""
-        write_mask(prediction.mask, self.labels, image.mask, image.source.place, image.mark)
+        mark = image.marks.get(image.mask, image.mark)
+        write_mask(prediction.mask, self.labels, image.mask, image.source.place, mark)
 
 
 def write_mask(
