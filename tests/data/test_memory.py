@@ -93,6 +93,19 @@ def test_samples_of_any_size_and_type_come_back(dtype: str) -> None:
     assert np.array_equal(memory.load(1, PAIR, lambda pair: samples[0])[0], samples[1][0])
 
 
+def test_there_is_none_where_files_may_not_be_so_large() -> None:
+    """Also if the first of two has room: a limit as of `ulimit -f`, which memory has like files."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        found = [share_memory(sizes, World()) for sizes in ([1 << 20], [1 << 10, 1 << 20])]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert found == [[], []] and len([*Path("/proc/self/fd").iterdir()]) == before
+
+
 def test_a_sample_that_is_still_being_written_is_decoded(rng: np.random.Generator) -> None:
     """Any word may be missing when the header can be read: processors that reorder writes exist."""
     needed = SampleMemory.needed(2, ImageFormat(3), pixels=35, num_ids=2)

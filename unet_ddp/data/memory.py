@@ -119,12 +119,7 @@ def share_memory(sizes: Sequence[int], world: World) -> list[mmap.mmap]:
     container without the first rank, a rank has none. A page is taken when it is written, and freed when the last
     process that has it ends.
     """
-    files: list[int] = []
-    if world.local_rank == 0:
-        with suppress(OSError):  # no files, or no memory for them
-            for size in sizes:
-                files.append(os.memfd_create("samples"))
-                os.ftruncate(files[-1], size)
+    files = _make_files(sizes) if world.local_rank == 0 else []
     own = [f"/proc/{os.getpid()}/fd/{file}" for file in files]
     paths: list[str] = []
     for host, shared in world.gather((host_id(), own)):
@@ -139,3 +134,16 @@ def share_memory(sizes: Sequence[int], world: World) -> list[mmap.mmap]:
     for file in files:
         os.close(file)
     return found if len(found) == len(paths) else []
+
+
+def _make_files(sizes: Iterable[int]) -> list[int]:
+    """Return open files in memory of these sizes; none of them if one can't be had."""
+    files: list[int] = []
+    try:
+        for size in sizes:
+            files.append(os.memfd_create("samples"))
+            os.ftruncate(files[-1], size)
+    except OSError:  # no files, no memory for them, or a limit of their size: ulimit -f
+        while files:
+            os.close(files.pop())
+    return files
