@@ -242,7 +242,7 @@ class Hidden(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(3)
-        self.constant = [nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))]
+        self.constant = [nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)).requires_grad_(False)]
 
     def forward(self, value: Tensor) -> Tensor:
         return value + self.constant[0](value.expand(2, 1)).sum() / 10  # type: ignore[no-any-return]

@@ -15,6 +15,7 @@ from unet_ddp.errors import UserError, shorten
 from unet_ddp.network.whole_tensors import check_sized
 from unet_ddp.plugins import find
 from unet_ddp.training.losses import Batch, SegmentationLoss, Term
+from unet_ddp.training.own_gradient import check_trained
 from unet_ddp.training.own_state import (
     Numbers,
     check_saved,
@@ -138,7 +139,7 @@ def try_loss(
     _check_state(name, loss)
     functions = [term.function for term in loss.own_terms.values()]
     with keeping(*functions):  # an object stays the same one
-        total = loss(logits, masks).total
+        total = check_trained(f"--loss {name}", loss, lambda: loss(logits, masks).total, logits)
         if total.ndim:
             raise UserError(
                 f"--loss {name}: its value is {tuple(total.shape)}; expected one number, a tensor ()"
@@ -147,7 +148,7 @@ def try_loss(
             raise UserError(
                 f"--loss {name}: has no gradient; compute it from the logits with torch"
             )
-        total.backward()
+        torch.autograd.backward(total)
         loss.zero_grad(set_to_none=True)
         has_sums = any(not isinstance(function, MeanOverRanks) for function in functions)
         with torch.no_grad():
