@@ -527,7 +527,10 @@ def test_an_error_names_three_problems(count: int, rest: str) -> None:
 
 def test_a_mask_of_another_size_is_named_with_both_sizes() -> None:
     message = mask_size_message(Path("m/a.png"), (480, 640), (960, 1280))
-    assert message == "m/a.png is 640x480, its image 1280x960; resize one, or use --resize-masks"
+    assert message == "m/a.png is 640x480, its image 1280x960; resize one"
+    advice = "resize one, or use --resize-masks"
+    message = mask_size_message(Path("m/a.png"), (480, 640), (960, 1280), advice)
+    assert message == f"m/a.png is 640x480, its image 1280x960; {advice}"
     message = mask_size_message(Path("m/a.png"), (480, 640), (640, 480))
     assert message == "m/a.png is 640x480, its image 480x640; one of them is rotated by 90 degrees"
 

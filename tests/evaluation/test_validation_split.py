@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +13,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.checks.catalogue import CASES, make_case
 from tests.conftest import data_flags, make_set
 from unet_ddp.checks.check import prepare_data
 from unet_ddp.cli import parse_train
+from unet_ddp.commands.evaluate import EvaluateConfig
 from unet_ddp.commands.parts import DATA_PARTS
+from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.pairs import Pair
+from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.readers.read import use_own_readers
 from unet_ddp.errors import UserError
 from unet_ddp.evaluation.validation_split import find_given, rebuild, resizes_masks
+from unet_ddp.extras.onnx.settings import ExportConfig
+from unet_ddp.settings import settings_of
 
 LABELS = Labels((0, 255))
 
@@ -144,3 +153,46 @@ def test_other_scenes_are_divided_as_the_run_s_were_wherever_these_are(folder: P
     places = str(folder / "imgs"), str(folder / "masks")
     pairs = find_given(*places, {"config": config}, LABELS)
     assert {pair.image.suffix for pair in pairs} == {".window"} and len(pairs) >= 10
+
+
+def messages(*asks: Callable[[], object]) -> list[str]:
+    found = []
+    for ask in asks:
+        try:
+            ask()
+        except UserError as error:
+            found.append(str(error))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:Image size")  # as by data/formats, which pytest undoes
+def test_no_mistake_in_data_advises_a_flag_that_evaluate_or_export_lacks(tmp_path: Path) -> None:
+    """They read data as train.py does, whose checks know its flags; a whole command to type is one."""
+    ours = {each.flag for each in settings_of(EvaluateConfig).values()}
+    ours &= {each.flag for each in settings_of(ExportConfig).values()}
+    pixels = Preprocessing.for_images(3, scale=1.0).format
+    said = []
+    for number, case in enumerate(CASES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        make_case(number, folder)
+        content = {"config": settings(folder)}
+        with suppress(UserError):  # a case's flags may be its mistake
+            content = {"config": parse_train(case.argv(folder)).to_dict()}
+        places = str(folder / "imgs"), str(folder / "masks")
+
+        def read(content: dict[str, Any] = content, places: tuple[str, str] = places) -> None:
+            data = SegmentationDataset(
+                find_given(*places, content, LABELS), LABELS, pixels, scale=1
+            )
+            for index in range(len(data)):
+                data.read_truth(index)
+
+        said += messages(lambda content=content: find(content), read)
+    assert len(said) > len(CASES)
+    advice = [
+        re.sub(r"(-m unet_ddp|train with) [^;)]*|(^|[;:] |[(])--[\w-]+[^;:]*:", "", text)
+        for text in said
+    ]
+    wrong = [text for text in advice if not {*re.findall(r"--[a-z][\w-]*", text)} <= ours]
+    assert wrong == []

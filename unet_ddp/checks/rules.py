@@ -31,7 +31,9 @@ def _check_sizes(table: Table, config: DataConfig) -> Iterator[str]:
     kinds = table.columns["kind"][:]
     for row in np.flatnonzero(np.isin(kinds, differ)).tolist():
         kind = table.kinds[kinds[row]]
-        yield mask_size_message(table.pairs[row].mask, kind.mask.size, kind.image.size)
+        sizes = kind.mask.size, kind.image.size
+        advice = "resize one, or use --resize-masks"
+        yield mask_size_message(table.pairs[row].mask, *sizes, advice)
 
 
 def _check_kinds(table: Table, config: DataConfig) -> Iterator[str]:

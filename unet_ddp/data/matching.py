@@ -72,13 +72,13 @@ class Report:
             return None
 
 
-def mask_size_message(mask: Path, mask_size: Size, image_size: Size) -> str:
+def mask_size_message(
+    mask: Path, mask_size: Size, image_size: Size, advice: str = "resize one"
+) -> str:
     """Return the message for a mask whose (height, width) is not that of its image."""
     (height, width), (image_height, image_width) = mask_size, image_size
     if mask_size == image_size[::-1]:
         advice = "one of them is rotated by 90 degrees"
-    else:
-        advice = "resize one, or use --resize-masks"
     return f"{mask} is {width}x{height}, its image {image_width}x{image_height}; {advice}"
 
 

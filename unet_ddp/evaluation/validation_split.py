@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,18 +28,22 @@ _WINDOWED = ("class_field", "window", "scale", "nodata")
 """Settings of a run by which its masks are read, and those by which a scene is divided."""
 
 _ADVICE = "use --images and --masks"
+_FLAG = re.compile(r"(?<!\S)--[a-z][\w-]*")
+_COMMAND = re.compile(r"-m unet_ddp |\btrain with ")
 
 
-def rebuild(content: Content, source: Path, labels: Labels) -> PreparedData:
+def rebuild(
+    content: Content, source: Path, labels: Labels, *, advice: str = _ADVICE
+) -> PreparedData:
     """Find and split the pairs as the run did; some are for validation.
 
-    `content` (see `SavedModel.run`) and `labels` come from the checkpoint `source`.
+    `content` (see `SavedModel.run`) and `labels` come from the checkpoint `source`. Errors end in the `advice`.
 
     Raises:
         UserError: the checkpoint does not say which they were, or they are gone or others now.
     """
     if not isinstance(content.get("config"), dict):
-        raise UserError(f"{source} does not say which images it was validated on; {_ADVICE}")
+        raise UserError(f"{source} does not say which images it was validated on; {advice}")
     config = with_saved(TrainConfig(), content["config"])
     seed = config.optimization.seed
     names, moved = content.get("names"), content.get("moved") or ()
@@ -55,12 +60,12 @@ def rebuild(content: Content, source: Path, labels: Labels) -> PreparedData:
         places = config.data.images, config.data.masks, config.data.pairs_file
         reason = _with_readers(error, config.data.reader, places)
         raise UserError(
-            f"{source}: the data of its run can't be read ({reason}); {_ADVICE}"
+            f"{source}: the data of its run can't be read ({reason}); {advice}"
         ) from None
     if names and names != data.split.fingerprint:
-        raise UserError(f"{source}: the images of its run or their split have changed; {_ADVICE}")
+        raise UserError(f"{source}: the images of its run or their split have changed; {advice}")
     if not data.split.validation:
-        raise UserError(f"{source}: its run had no validation images; {_ADVICE}")
+        raise UserError(f"{source}: its run had no validation images; {advice}")
     return data
 
 
@@ -92,7 +97,8 @@ def find_given(
     try:
         pairs = find(config=replace(how, window=None))
     except UserError as error:
-        raise UserError(_with_readers(error, how.reader, (images, masks))) from None
+        known = ("--images", "--masks")
+        raise UserError(_with_readers(error, how.reader, (images, masks), known)) from None
     is_whole = pairs.scanned is not None or any(CLASSES_MARK in pair.mask.parts for pair in pairs)
     if is_whole or how.window is None:
         return pairs
@@ -100,13 +106,42 @@ def find_given(
     return pairs.settle(Split(pairs[:0], pairs, ""), how).validation
 
 
-def _with_readers(error: UserError, names: Sequence[str], places: Iterable[str | None]) -> str:
-    """Return why data at places that exist can't be read: by whom the run did, if nobody has named them since."""
+def _with_readers(
+    error: UserError,
+    names: Sequence[str],
+    places: Iterable[str | None],
+    known: Collection[str] = (),
+) -> str:
+    """Return why data at places that exist can't be read: by whom the run did, if nobody has named them since.
+
+    Advice of train.py is left out, but for the flags that are `known`.
+    """
+    reason = _without_flags(str(error), known)
     are_there = all(is_address(place) or as_path(place).exists() for place in places if place)
     if set(names) <= {*own_readers()} or not are_there:
-        return str(error)
+        return reason
     flag = f"--reader {shlex.join(names)}"
-    return f"{error}; its run used {flag}, and a checkpoint starts no code: if you trust it, type {flag}, too"
+    return f"{reason}; its run used {flag}, and a checkpoint starts no code: if you trust it, type {flag}, too"
+
+
+def _without_flags(text: str, known: Collection[str]) -> str:
+    """Return a message without advice whose flags are not `known`; a whole command to type may have others.
+
+    Advice stands after the first comma or semicolon: "a.png: is small; enlarge it, or use --crop-size".
+    """
+    clauses = []
+    for k, clause in enumerate(text.split("; ")):
+        parts = clause.split(", ")
+        kept = [
+            part
+            for j, part in enumerate(parts)
+            if {*_FLAG.findall(part)} <= {*known} or _COMMAND.search(part) or not (k or j)
+        ]
+        if len(kept) < len(parts) and clause.startswith("if "):
+            continue
+        if kept:
+            clauses.append(", ".join(kept).removeprefix("or "))
+    return "; ".join(clauses)
 
 
 def resizes_masks(content: Content) -> bool:
