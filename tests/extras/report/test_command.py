@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +17,8 @@ from tests.extras.report.test_compare import write_run
 from tests.extras.report.test_page import STRANGE, Parsed
 from tests.ranks import Ranks, call_main
 from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.cli import parse
+from unet_ddp.commands.evaluate import EvaluateConfig
 from unet_ddp.data.matching import find_pairs
 from unet_ddp.data.pairs import Pair
 from unet_ddp.data.splits import split_pairs
@@ -55,20 +59,52 @@ def test_a_page_written_again_has_the_same_bytes(
         assert path.read_bytes() == before
 
 
+def copy_without_images(trained: Path, place: Path, *, names: str | None = "nowhere") -> Path:
+    """A copy of the run's folder on another machine: with its page, and without best.pt if no images are named."""
+    shutil.copytree(trained / "checkpoints", place)
+    best = place / "best.pt"
+    content = checkpoint.load(best)
+    content["config"]["images"] = names
+    best.unlink()
+    if names is not None:
+        checkpoint.save(best, content)
+    return place
+
+
 def test_a_run_whose_images_are_gone_has_a_page_of_its_curves(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    moved = tmp_path / "moved"
-    shutil.copytree(trained / "checkpoints", moved)
-    content = checkpoint.load(moved / "best.pt")
-    content["config"]["images"] = "nowhere"
-    checkpoint.save(moved / "best.pt", content)
-    assert main([str(moved)]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("warning: no scores and images: ") and "nowhere" in out
-    page = Parsed((moved / "report.html").read_text(encoding="utf-8"))
-    assert len([a for a in page.all("svg") if "viewbox" in a]) == 3 and not page.all("img")
-    assert any("nowhere" in text for text in page.texts_of("p"))
+    """And may have it again: it loses nothing."""
+    moved = copy_without_images(trained, tmp_path / "moved")
+    (moved / "report.html").unlink()
+    for _ in range(2):
+        assert main([str(moved)]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("warning: no scores and images: ") and "nowhere" in out
+        page = Parsed((moved / "report.html").read_text(encoding="utf-8"))
+        assert len([a for a in page.all("svg") if "viewbox" in a]) == 3 and not page.all("img")
+        assert any("nowhere" in text for text in page.texts_of("p"))
+
+
+@pytest.mark.parametrize("names", ["nowhere", None], ids=["images", "best.pt"])
+def test_a_full_page_is_not_replaced_by_one_without_scores_and_images(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], names: str | None
+) -> None:
+    """The advice can be typed: the command has these flags, and the folder is quoted."""
+    moved = copy_without_images(trained, tmp_path / "my run", names=names)
+    before = (moved / "report.html").read_bytes()
+    assert b"<img" in before
+    with pytest.raises(UserError) as caught:
+        main([str(moved)])
+    text = str(caught.value)
+    assert text.startswith(f"{moved}/report.html: kept, as a new one would have no scores and")
+    assert (moved / "report.html").read_bytes() == before and capsys.readouterr().out == ""
+    if names is not None:
+        assert text.count("--images") == text.count("nowhere: not found") == 1
+        command = re.search(r"python -m unet_ddp evaluate (.*?);", text)
+        assert command is not None
+        argv = shlex.split(command[1])
+        assert parse(EvaluateConfig, argv, prog="evaluate").model == str(moved)
 
 
 @pytest.mark.parametrize("given", [True, False])

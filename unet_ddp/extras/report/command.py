@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -57,21 +58,39 @@ def main(argv: Sequence[str]) -> int:
         if not any((folder / name).is_file() for name in ("best.pt", "metrics.csv")):
             raise UserError(f"{place}: best.pt and metrics.csv not found; name the folder of a run")
         world = World(device=pick_device(config.device))
-        pairs, rare, notes = find_validation(folder / "best.pt")
+        pairs, rare, notes = find_validation(folder / "best.pt", place / "best.pt")
+        if notes:
+            _keep_full(place / "report.html", notes[0])
         print_lines(*(f"warning: {note}" for note in notes))
         page = write_report(folder, pairs, world, rare=rare, notes=notes, network=config.network)
     print_lines(f"wrote {place / page.name}")
     return 0
 
 
-def find_validation(source: Path) -> tuple[Pairs, Sequence[RareKind], list[str]]:
-    """Return the run's validation images, and what training has few of; a note says why there are none."""
+def find_validation(
+    source: Path, named: Path | None = None
+) -> tuple[Pairs, Sequence[RareKind], list[str]]:
+    """Return the run's validation images, and what training has few of; a note says why there are none.
+
+    It is of the checkpoint `source`, which messages call `named`.
+    """
+    named = named or source
     if not source.is_file():
-        return Pairs(), [], [f"no scores and images: {source} not found"]
+        return Pairs(), [], [f"no scores and images: {named} not found"]
     model = read_model(source)
     labels = check_described(model, source)[1]
+    run = shlex.quote(str(named.parent))
+    advice = f"score others with python -m unet_ddp evaluate --model {run} --images DIR --masks DIR"
     try:
-        data = rebuild(model.run, source, labels)
+        data = rebuild(model.run, named, labels, advice=advice)
         return data.split.validation, data.rare, []
     except UserError as error:
         return Pairs(), [], [f"no scores and images: {error}"]
+
+
+def _keep_full(page: Path, note: str) -> None:
+    """Raise a UserError if a page without scores and images, as `note` says, would replace one that has them."""
+    if page.exists() and b"<img" in page.read_bytes():
+        raise UserError(
+            f"{page}: kept, as a new one would have {note}; for a page of the curves alone, rename the old one"
+        )
