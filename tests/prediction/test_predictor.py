@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -164,6 +165,19 @@ def test_options_of_another_type_are_named(tmp_path: Path, options: Any, message
     assert str(refused.value) == message
 
 
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
+@pytest.mark.parametrize("option", ["ground_resolution", "threshold", "overlap", "tile", "scale"])
+def test_a_number_that_an_option_can_t_have_is_named(
+    tmp_path: Path, option: str, value: float
+) -> None:
+    """Issue: a ground resolution of 0 or nan had no effect, and -1 led to false advice."""
+    write_model(tmp_path / "a.pt", Labels((0, 1)))
+    if (option, value) == ("overlap", 0):
+        return
+    with pytest.raises(UserError, match=rf"^(--)?{option}:? {value}(\.0)?[;:] "):
+        Predictor.from_checkpoint(tmp_path / "a.pt", device="cpu", **{option: value})  # type: ignore[arg-type]
+
+
 NO_IMAGE = "is no image; give a path, an array, or what Image.open of Pillow returns"
 NO_PATH = "is no path of a checkpoint; several are from_checkpoint('a.pt', 'b.pt')"
 NO_TENSOR = "expected a tensor (N, H, W, 3)"
@@ -231,12 +245,18 @@ def test_a_run_and_its_folder_are_its_best_checkpoint(tmp_path: Path) -> None:
         Predictor.from_checkpoint(TrainedRun(tmp_path / "gone"))
 
 
-def test_a_batch_of_one_image_is_refused() -> None:
+def test_a_batch_of_one_image_is_refused(tmp_path: Path) -> None:
     """Issue: its rows were predicted, as grey images."""
     predictor, advice = make_predictor(), "is one image; give a list, or call the predictor"
     for image in (noise(20, 30), torch.from_numpy(noise(20, 30)), Image.fromarray(noise(20, 30))):
         with pytest.raises(UserError, match=advice):
             predictor.batch(image)
+    with pytest.raises(
+        UserError, match=f"images: {tmp_path} is a folder; give a list of its images"
+    ):
+        predictor.batch(str(tmp_path))
+    with pytest.raises(UserError, match=f"{tmp_path}: is a folder, not an image; give its images"):
+        predictor(tmp_path)
     assert len(predictor.batch(noise(20, 30)[None])) == 1
     assert len(predictor.batch(noise(20, 30)[..., 0][None])) == 1
 
@@ -256,6 +276,12 @@ def test_networks_that_differ_are_no_ensemble(tmp_path: Path) -> None:
         write_model(tmp_path / "b.pt", labels, **options)  # type: ignore[arg-type]
         with pytest.raises(UserError, match=rf"b\.pt: its {name} \(.*\) differs .*a\.pt \("):
             Predictor.from_checkpoint(tmp_path / "a.pt", tmp_path / "b.pt")
+    write_model(tmp_path / "b.pt", Labels((0, 2), names=("cat", "dog")))
+    with pytest.raises(UserError, match=r"its classes \(0, 2\) differs .* \(0, 1\);"):
+        Predictor.from_checkpoint(tmp_path / "a.pt", tmp_path / "b.pt")
+    write_model(tmp_path / "b.pt", Labels((0, 1), names=("cat", "dog")))
+    with pytest.raises(UserError, match=r"its names \(cat, dog\) differs .* \(dog, cat\);"):
+        Predictor.from_checkpoint(tmp_path / "a.pt", tmp_path / "b.pt")
     write_model(tmp_path / "a.pt", Labels((0, 1, 2)))
     write_model(tmp_path / "b.pt", ObjectLabels.of(("cell",)))
     with pytest.raises(UserError, match=r"kind of masks \(numbered objects\) .* \(classes\)"):

@@ -23,7 +23,7 @@ from unet_ddp.checkpoints.weights import (
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.defaults import usual_defaults
-from unet_ddp.errors import UserError, shorten
+from unet_ddp.errors import Limit, UserError, shorten
 from unet_ddp.files import as_path
 from unet_ddp.heads import SOFTMAX, Head
 from unet_ddp.network.architecture import Architecture, trust
@@ -36,14 +36,14 @@ from unet_ddp.prediction.source import check_models
 _BYTES_PER_PIXEL = 1600  # of a network that does not say it
 _CAST = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)  # no subclasses, which may compute their weights
 
-_OPTIONS = {
+_OPTIONS = {  # of a predictor, with their types
     "tile": (Integral, "a whole number"),
     "overlap": (Real, "a number"),
     "tta": (str, "text"),
     "threshold": (Real, "a number"),
     "ground_resolution": (Real, "a number"),
 }
-"""Of a predictor, with their types."""
+_GROUND_RESOLUTION = Limit(above=0, at_most=1_000_000)
 _FLIPS = [(False, axes) for axes in ([], [1], [0], [0, 1])]
 KINDS = {
     "none": _FLIPS[:1],
@@ -51,8 +51,7 @@ KINDS = {
     "flips": _FLIPS,
     "d4": [*_FLIPS, *((True, axes) for _, axes in _FLIPS)],
 }
-"""The transforms of each kind of test-time augmentation: transposed or not, then flipped along rows
-(0) and columns (1)."""
+"""Transforms by kind of test-time augmentation: transposed or not, then flipped along rows (0) and columns (1)."""
 
 
 class TorchBackend:
@@ -164,7 +163,7 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a predictor that Python gives; None counts as left out.
 
     Raises:
-        UserError: there is no such option, or a value has another type.
+        UserError: there is no such option, or a value has another type, or is no ground resolution.
     """
     given = {name: value for name, value in options.items() if value is not None}
     for name, value in given.items():
@@ -175,6 +174,9 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
         kind, words = _OPTIONS[name]
         if isinstance(value, bool) or not isinstance(value, kind):
             raise UserError(f"{name}: {shorten(value)}; expected {words}")
+    ground = given.get("ground_resolution")
+    if ground is not None and ground not in _GROUND_RESOLUTION:
+        raise UserError(f"ground_resolution: {ground:g}; must be {_GROUND_RESOLUTION}")
     return given
 
 
@@ -264,8 +266,8 @@ def _describe_data(model: LoadedModel) -> dict[str, object]:
     labels, preprocessing = model.labels, model.preprocessing
     return {
         "kind of masks": labels.kind,
-        "classes": tuple(map(labels.show, labels.values)),
-        "names": labels.names,
+        "classes": ", ".join(map(labels.show, labels.values)),
+        "names": ", ".join(labels.names or ()),
         "channels": preprocessing.channels,
         "type of pixels": preprocessing.dtype,
         "scale": preprocessing.scale,

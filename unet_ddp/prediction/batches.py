@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from io import IOBase
 from pathlib import Path
@@ -60,6 +61,8 @@ def _refuse_one(predictor: Predictor, images: object) -> None:
     channels = predictor.format.channels
     if isinstance(images, (str, Path)):
         name = str(images)
+        if os.path.isdir(images):
+            raise UserError(f"images: {name} is a folder; give a list of its images")
     elif isinstance(images, Image.Image):
         name = f"Pillow image {images.mode}"
     elif len(shape) == 3 and shape[2] in (channels, channels + 1):  # as `open_array`

@@ -104,7 +104,7 @@ class Predictor:
         self._running = Turns(device)
         self._too_large: set[tuple[int, int]] = set()  # sizes of images that ran out of memory
         self.stride = max(network.stride for network in self.networks)
-        self.tiling = Tiling(tile or TILE, overlap / 100, self.stride)
+        self.tiling = Tiling(TILE if tile is None else tile, overlap / 100, self.stride)
         self._check_options(threshold)
 
     @classmethod

@@ -38,7 +38,7 @@ from unet_ddp.prediction.source import open_image
         (UserError("as it is"), "as it is"),
         (FileNotFoundError(2, "No such file"), "x.png: not found"),
         (PermissionError(13, "Permission denied"), "x.png: no permission to read it"),
-        (IsADirectoryError(21, "Is a directory"), "x.png: is a folder, not an image; rename or remove it"),
+        (IsADirectoryError(21, "Is a directory"), "x.png: is a folder, not an image; give its images, or rename or remove it"),
         (Image.DecompressionBombError("huge"), "x.png: too large to open safely; cut it into tiles"),
         (UnidentifiedImageError("?"), "x.png: is a text file, not a readable image; replace or remove it"),
         (ValueError("bad\n  header"), "x.png: corrupt or truncated (bad header); replace it"),

@@ -56,7 +56,7 @@ _NO_MEMORY = "not enough memory to read it; use fewer --workers, or cut it into 
 _REASONS = {
     FileNotFoundError: "not found",
     PermissionError: "no permission to read it",
-    IsADirectoryError: "is a folder, not an image; rename or remove it",
+    IsADirectoryError: "is a folder, not an image; give its images, or rename or remove it",
     MemoryError: _NO_MEMORY,
 }
 
