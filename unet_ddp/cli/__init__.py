@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import tyro
 
 from unet_ddp.cli.help import format_help
-from unet_ddp.cli.mistakes import join_flags, refuse_empty, reword
+from unet_ddp.cli.mistakes import check_typed, join_flags, reword
 from unet_ddp.cli.recipes import (
     HEAD,
     Scalar,
@@ -137,7 +137,7 @@ def _read_flags(kind: type[Config], argv: Sequence[str], prog: str) -> Config:
         said, near = read_box(box.getvalue())
         hint = f"did you mean {', '.join(near)}? " if near else ""
         raise UserError(f"{reword(said)}; {hint}see {prog} --help") from None
-    refuse_empty(config, argv)
+    check_typed(config, argv)
     return config
 
 

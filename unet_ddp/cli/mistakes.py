@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, count_of
-from unet_ddp.settings import as_flag, settings_of, values_of
+from unet_ddp.settings import Kind, as_flag, names_of, settings_of, values_of
 
 _NO_VALUE = re.compile(r"Missing value for argument '(.+)'\. Expected (\d+|at least one) values?")
 _NO_CHOICE = re.compile(r"invalid choice '(.*)' for argument '(.+)'\. Expected one of \((.*)\)")
@@ -48,7 +49,13 @@ def join_flags(names: Iterable[str]) -> str:
     return " and ".join(map(as_flag, names))
 
 
-def refuse_empty(config: object, argv: Sequence[str]) -> None:
+def check_typed(config: object, argv: Sequence[str]) -> None:
+    """Raise a UserError if a flag was typed without the values that it needs, or twice with values that it would lose."""
+    _refuse_empty(config, argv)
+    _refuse_repeated(config, argv)
+
+
+def _refuse_empty(config: object, argv: Sequence[str]) -> None:
     """Raise a UserError if a flag of several values was typed without any."""
     typed = [
         word.partition("=")[0].lstrip("-").replace("-", "_") for word in argv if word[:1] == "-"
@@ -57,6 +64,34 @@ def refuse_empty(config: object, argv: Sequence[str]) -> None:
     for name, each in settings_of(type(config)).items():
         if values[name] == () and not {name, *each.names}.isdisjoint(typed):
             raise UserError(f"{each.flag}: give at least one value")
+
+
+def _refuse_repeated(config: object, argv: Sequence[str]) -> None:
+    """Raise a UserError if data, or what may have several values, are given twice: the first would be lost.
+
+    Of all other settings the last value counts, so that a script can be followed by flags of its user.
+    """
+    typed: dict[str, list[list[str]]] = {}
+    last: list[str] = []
+    for word in argv:
+        if re.match("--?[A-Za-z]", word):
+            flag, _, value = word.partition("=")
+            last = [value] if value else []
+            typed.setdefault(flag.lstrip("-").replace("-", "_"), []).append(last)
+        else:
+            last.append(word)
+    values, places = values_of(config), names_of(TrainConfig, Kind.DATA_PLACE)
+    for name, each in settings_of(type(config)).items():
+        given = [found for alias in each.names for found in typed.get(alias, [])]
+        is_several = isinstance(values[name], tuple)
+        if len(given) < 2 or not (is_several or name in places):
+            continue
+        one, *_, other = (" ".join(found if is_several else found[:1]) for found in given)
+        if one != other:
+            advice = "give it once, with all values" if is_several else "use one of them"
+            if name in ("images", "masks") and "list" in values:
+                advice += ", or name the images of both in a --list"
+            raise UserError(f"{each.flag} {one} and {each.flag} {other}: {advice}")
 
 
 def _reword_unread(flag: str, reason: str) -> str:
