@@ -120,7 +120,21 @@ def test_what_a_second_flag_would_lose_is_said(kind: Any, argv: str, said: str) 
 
 def test_a_script_may_be_followed_by_other_values() -> None:
     """And the same data may be given again."""
-    argv = ["--images", "a", "--masks", "b", "--lr", "1", "--epochs", "3", "-e", "5", "--images=a", "--lr", "2"]
+    argv = [
+        "--images",
+        "a",
+        "--masks",
+        "b",
+        "--lr",
+        "1",
+        "--epochs",
+        "3",
+        "-e",
+        "5",
+        "--images=a",
+        "--lr",
+        "2",
+    ]
     data, epochs = parse_train(argv).data, parse_train(argv).optimization
     assert (data.images, data.masks) == ("a", "b")
     assert (epochs.epochs, epochs.learning_rate) == (5, 2)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.object_store import running_web
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.matching import Report, find_pairs
 from unet_ddp.data.other_files import find_other_images
@@ -219,11 +220,22 @@ def test_working_files_of_masks_are_not_named(
     assert "left out of h: 1 file with another ending, e.g. h/c.psd" in predicted("h", capsys)
 
 
+def test_a_pack_at_an_address_is_named_to_who_names_its_index(here: Path) -> None:
+    """A web server lists no folders, so its index is what can be named."""
+    Path("pack").mkdir()
+    Path("pack/pack.index").write_bytes(bytes(range(256)))
+    with running_web(here) as web, pytest.raises(UserError) as caught:
+        find_images([f"{web}/pack/pack.index"])
+    assert str(caught.value).startswith(
+        f"{web}/pack: is a pack: score it with python -m unet_ddp evaluate --images {web}/pack, or"
+    )
+
+
 def test_a_pack_is_named_to_who_names_its_files_or_the_folder_around_it(here: Path) -> None:
     draw("o/pack/x.txt")
     Path("o/pack/pack.index").touch()
     Path("o/pack/shard-000000.tar").touch()
-    for name in ("o", "o/*", "o/pack/*", "o/pack/*.tar", "o/pack/*.png"):
+    for name in ("o", "o/*", "o/pack/*", "o/pack/*.tar", "o/pack/*.png", "o/pack/pack.index"):
         with pytest.raises(UserError, match=r"^o/pack: is a pack: .* --images o/pack, or"):
             find_images([name])
     with pytest.raises(UserError, match=r"^o: contains no images but a pack; use --images o/pack "):

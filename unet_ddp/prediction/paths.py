@@ -77,6 +77,8 @@ def _find_at(path: Path, name: str) -> _Found:
         fault = f"contains no images ({', '.join(list_suffixes())})"
         return _Found(path, _without_outputs(entries), entries, fault)
     if path.exists():  # a file of any kind
+        if path.name == PACK_INDEX:
+            return _Found(path.parent, [], [path], "contains no images")
         return _Found(path, _in_list(path) if path.suffix.lower() == ".txt" else [path])
     if glob.has_magic(name):
         folder = next(filter(Path.is_dir, path.parents))
