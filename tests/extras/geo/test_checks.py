@@ -106,6 +106,24 @@ def test_different_ground_resolutions_are_an_error_or_brought_to_one(tmp_path: P
         prepared(tmp_path, ground_resolution=0.5)
 
 
+def test_resolutions_that_are_one_but_for_rounding_leave_the_images_as_they_are(
+    tmp_path: Path,
+) -> None:
+    """Else a set that passes the check has images of several sizes, which no batch takes."""
+    for number, metres in enumerate((0.5, 0.4976, 0.498, 0.499)):
+        name, values = f"{'abcd'[number]}x.tif", np.indices((256, 256))[0] > 99
+        write_map(tmp_path / "imgs" / name, noise(256, 256, number), at(metres))
+        write_map(tmp_path / "masks" / name, values.astype(np.uint8), at(metres))
+    data = prepared(tmp_path, validation=0)
+    assert data.one_size == (256, 256)
+    samples = SegmentationDataset(data.split.training, data.labels, data.format, scale=1.0)
+    for index, pair in enumerate(data.split.training):
+        sample = samples[0, index]
+        assert not isinstance(sample, UserError), pair
+        own = noise(256, 256, "abcd".index(pair.image.name[0]))
+        assert np.array_equal(sample.image.numpy(), own)
+
+
 def test_a_ground_resolution_and_a_scale_are_multiplied_once(tmp_path: Path) -> None:
     """At 1 m, 32 pixels of 0.75 m are 24; half of them are 12."""
     make_maps(tmp_path, metres=(0.75,))

@@ -167,6 +167,7 @@ def test_images_are_reduced_to_the_ground_resolution_and_never_enlarged() -> Non
     assert ground_scale(path, 0.25, 0.5, 0.5) == 0.25
     assert ground_scale(path, 0.5, 0.5, 0.25) == 1.0
     assert ground_scale(path, 0.5, 1.0, 0.499) == 1.0  # one, but for rounding
+    assert ground_scale(path, 0.499, 0.5, 0.5) == ground_scale(path, 0.5, 0.5, 0.499) == 0.5
     with pytest.raises(UserError, match=r"a.tif: pixels of 2 m .* takes 1 m; .* use .* 1 or more"):
         ground_scale(path, 2.0, 0.5, 0.5)
 

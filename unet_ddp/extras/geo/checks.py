@@ -185,12 +185,12 @@ def check_resolutions(found: Iterable[tuple[float | None, Path]]) -> None:
 def ground_scale(path: Path, own: float | None, scale: float, resolution: float) -> float:
     """Return the scale at which pixels of `own` metres become pixels of `resolution` metres at `scale`.
 
-    For an image without a known resolution it is `scale`.
+    For an image without a known resolution, or with one that is equal but for rounding, it is `scale`.
 
     Raises:
         UserError: its pixels are larger already.
     """
-    if not own:
+    if not own or 1 / _ALIKE <= own / resolution <= _ALIKE:
         return scale
     finest = own * scale
     if finest > resolution * _ALIKE:
