@@ -181,7 +181,7 @@ def sample_step(files: Sequence[ImageFiles], *, reads: bool) -> int:
     return 1 if reads else -(-len(files) // SAMPLE)
 
 
-def look_at(files: Sequence[ImageFiles], masks: MaskFile, step: int) -> list[Found]:
+def look_at(files: Sequence[ImageFiles], masks: MaskFile, step: int = 1) -> list[Found]:
     """Return what exists of each image that has any file; `step` is that of `sample_step`."""
     existing = find_existing(path for each in files for path in each.written)
     begun = [each for each in files if not existing.isdisjoint(each.written)]
