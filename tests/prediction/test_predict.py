@@ -405,6 +405,25 @@ class Bar:
 bars: list[tuple[bool | None, int]] = []
 
 
+def test_the_example_of_many_images_is_a_file_of_one_that_was_predicted(
+    here: Path, ranks: Ranks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not of one that failed or was skipped; on several processes, of any of them."""
+    for n in range(22):
+        write_photo(here / f"p/{n:02}.png")
+    for n in (0, 2):
+        Path(f"p/{n:02}.png").write_bytes(b"no image")
+    argv = ["p", "-o", "out", "--device", "cpu", "--skip-existing"]
+    assert run(*argv) == 1
+    assert "\n20 images predicted, e.g. out/01_mask.png\n" in capsys.readouterr().out
+    assert run(*argv) == 1
+    assert "\n0 images predicted\n20 images skipped" in capsys.readouterr().out
+    Path("out/05_mask.png").unlink()  # of the second process
+    outcomes = ranks.run(2, call_main, "predict", argv, str(here))
+    said = "".join(out for _, out, _ in outcomes)
+    assert "\n1 image predicted, e.g. out/05_mask.png\n19 images skipped" in said, outcomes
+
+
 @pytest.mark.parametrize(
     ("images", "rank", "size", "expected"),
     [(1, 0, 1, (True, 1)), (5, 0, 1, (None, 5)), (5, 0, 2, (None, 5)), (5, 1, 2, (True, 4))],
@@ -416,7 +435,7 @@ def test_the_bar_counts_all_processes_images(
     files = [Path(str(n)) for n in range(images)]
     job = SimpleNamespace(files=files, world=World(rank, size))
     outcomes = [Outcome(line=str(n)) for n in range(rank, images, size)]
-    assert summary.print_outcomes(job, outcomes) == (0, 0, 0, 0)  # type: ignore[arg-type]
+    assert summary.print_outcomes(job, outcomes) == (0, 0, 0, 0, "")  # type: ignore[arg-type]
     assert bars.pop() == expected
 
 

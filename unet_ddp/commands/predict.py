@@ -71,9 +71,8 @@ def predict(config: PredictConfig, world: World) -> int:
         process = process_images
         if any(issubclass(reader, Scene) for reader in find_readers(images)):
             from unet_ddp.extras.scenes.process import process_scenes as process
-        counts = print_outcomes(job, process(job))
-        failed, single_class, skipped, kept = map(sum, zip(*world.gather(counts), strict=True))
+        tallies = world.gather(print_outcomes(job, process(job)))
         for each in records:
             each.merge(world)
-        world.on_main(lambda: print_summary(job, failed, single_class, skipped, kept))
-    return 1 if failed else 0
+        world.on_main(lambda: print_summary(job, tallies))
+    return int(any(each.failed for each in tallies))

@@ -77,6 +77,7 @@ class Outcome:
     single_class: str = ""  # the name of the class that all pixels have, if they do
     is_skipped: bool = False  # its files already existed
     kept: int = 0  # files that already existed, and are the same
+    example: str = ""  # one of its files
     is_shared: bool = False  # all processes have predicted it
 
 
@@ -203,7 +204,8 @@ def describe(job: Job, files: ImageFiles, prediction: Prediction, kept: Sequence
         are = "are" if len(kept) > 1 else "is"
         about = f"kept {join_some([*map(str, kept)], _SHOWN)}, which {are} the same; {about}"
     line = ": ".join(filter(None, (line, about.removesuffix("; "))))
-    return Outcome(line, single_class=single_class, kept=len(kept))
+    example = next(map(str, files.written), "")
+    return Outcome(line, single_class=single_class, kept=len(kept), example=example)
 
 
 def summarise(prediction: Prediction) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from tqdm import tqdm
 
@@ -14,12 +15,23 @@ from unet_ddp.prediction.pipeline import Job, Outcome
 FEW = 20  # images that get a line each; for more, a summary is printed
 
 
-def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int, int]:
-    """Print the outcomes; return how many images failed, have one class only, were skipped, and had files that are the same.
+class Tally(NamedTuple):
+    """The numbers of images of a process that failed, have one class only, were skipped, and had files that are the same."""
+
+    failed: int = 0
+    single_class: int = 0
+    skipped: int = 0
+    kept: int = 0
+    example: str = ""  # a file of an image that was predicted
+
+
+def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> Tally:
+    """Print the outcomes of this process's images, and return their numbers.
 
     A bar shows all processes' images, if there are several.
     """
     failed = single_class = skipped = kept = 0
+    example = ""
     total = len(job.files)
     shown = total > 1 and job.world.is_main
     disable = hides_bars() if shown else True
@@ -30,6 +42,7 @@ def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int
                 single_class += 1
                 line += f"; warning: all of it is {outcome.single_class}"
             kept += outcome.kept > 0
+            example = example or outcome.example
             if outcome.is_skipped:
                 skipped += 1
             elif outcome.error:
@@ -39,15 +52,20 @@ def print_outcomes(job: Job, outcomes: Iterable[Outcome]) -> tuple[int, int, int
                 say(line)
             done = 1 if outcome.is_shared else job.world.size  # the others are about as far
             bar.update(min(done, total - bar.n))
-    return failed, single_class, skipped, kept
+    return Tally(failed, single_class, skipped, kept, example)
 
 
-def print_summary(job: Job, failed: int, single_class: int, skipped: int, kept: int) -> None:
-    """Print how the job went, after its outcomes."""
+def print_summary(job: Job, tallies: Sequence[Tally]) -> None:
+    """Print how the job went on all processes, after its outcomes."""
+    failed = sum(each.failed for each in tallies)
+    single_class = sum(each.single_class for each in tallies)
+    skipped = sum(each.skipped for each in tallies)
+    kept = sum(each.kept for each in tallies)
+    examples = (each.example for each in tallies)
     total = len(job.files)
     if total > FEW:
         line = f"{count_of(total - failed - skipped, 'image')} predicted"
-        for example in job.files[0].written[:1]:
+        if example := next(filter(None, examples), ""):
             line += f", e.g. {example}"
         if kept:
             line += f"; {kept} had files that are the same, and are kept"
