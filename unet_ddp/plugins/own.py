@@ -77,6 +77,8 @@ def import_own(name: str, *, looks_here: bool = True) -> ModuleType:
         return importlib.import_module(name)
     if looks_here:
         _look_here()
+    # albumentations, which it may import, would ask a server for its newest version.
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     files = _read_files(name)
     if not files:  # it is installed, or there is none
         module = importlib.import_module(name)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from unet_ddp.config import TrainConfig
+from unet_ddp.config import PRESETS, TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.loaders import Loaders, build_loaders
 from unet_ddp.distributed.out_of_memory import explain_out_of_memory
 from unet_ddp.distributed.world import World
 from unet_ddp.plugins import find
 from unet_ddp.runs.build import ModelSpec, build_state, new_schedule
+from unet_ddp.runs.own_augmentation import try_augmentation
 from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.settings import called, with_values
@@ -38,6 +40,8 @@ class RunBuilder:
         A planner leaves the state as it was.
         """
         pixels = self.spec.preprocessing.format
+        if self.state is None and config.data.augmentation not in PRESETS:
+            self.world.on_main(partial(try_augmentation, config, self.data, pixels))
         open_cache = self.parts.open_cache
         loaders = build_loaders(
             config, self.data, image_format=pixels, world=self.world, open_cache=open_cache
