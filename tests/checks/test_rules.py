@@ -48,6 +48,18 @@ def scanned(
     )
 
 
+def palette(name: str, colours: str, *values: int) -> ScannedPair:
+    """A mask with a palette of black, red, green and blue, that has these values; two by default."""
+    known = {"k": (0, 0, 0), "r": (255, 0, 0), "g": (0, 255, 0), "b": (0, 0, 255)}
+    used = values or (0, 1)
+    return scanned(
+        name,
+        mask={"palette": tuple(known[each] for each in colours)},
+        values=used,
+        counts=(5,) * len(used),
+    )
+
+
 def problems(*pairs: ScannedPair, **flags: Any) -> list[str]:
     report = Report(collects=True)
     check_rules(DataConfig(**flags), report, Table.from_scan(pairs))
@@ -82,6 +94,13 @@ GREY, BANDS = {"channels": 1}, {"channels": 5}
         ([scanned("a", None, {"palette": ((0, 0, 0), (1, 2, 3))}), scanned("b", None, {"palette": ((0, 0, 0), (9, 9, 9))}, values=(0,), counts=(9,))], {}, []),
         ([scanned("a", None, {"palette": ((0, 0, 0), (1, 2, 3))}), scanned("b", None, {"palette": ((0, 0, 0),)})], {}, ["index 1 is #010203 in m/a.png and #000000"]),
         ([scanned("a", None, {"palette": ((0, 0, 0), (1, 2, 3))}), scanned("b", None, {"palette": ((0, 0, 0), (255, 2, 3))})], {"palette": "p.csv"}, []),
+        ([palette("a", "kr"), palette("b", "kgr", 0, 2)], {}, ["#ff0000 is index 1 in m/a.png and 2 in m/b.png: palettes of one"]),
+        ([palette("a", "kr"), palette("b", "kgr", 0, 1, 2)], {}, ["index 1 is #ff0000 in m/a.png and #00ff00 in m/b.png"]),
+        ([palette("a", "rk", 1), palette("b", "kr", 0)], {}, ["#000000 is index 0 in m/b.png and 1 in m/a.png"]),
+        ([palette("a", "kr"), palette("b", "kgr", 0, 2)], {"palette": "p.csv"}, []),
+        ([palette("a", "kr"), palette("b", "krrrr", 0, 1)], {}, []),  # unused indices
+        ([palette("a", "kr"), palette("b", "krkk", 0, 2), palette("c", "krkk", 3)], {}, []),  # colours that say nothing
+        ([palette("a", "krg"), palette("b", "krg", 2), palette("c", "krgb", 3)], {}, []),
         # bits
         ([scanned("a", None, {"bits": 1}), scanned("b", values=(0, 255))], {}, ["m/a.png has 1 bit, so its white is 1, and 255 in m/b.png: save all masks with 8 bit"]),
         ([scanned("a", None, {"bits": 1}), scanned("b", values=(0, 255))], {"mask_threshold": 0}, []),

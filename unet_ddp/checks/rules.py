@@ -10,10 +10,11 @@ from typing import Literal
 
 import numpy as np
 
+from unet_ddp.checks.mask_palettes import check_palettes, common_palette
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import MaskValues
-from unet_ddp.data.masks import Colour, Flags, Size
+from unet_ddp.data.masks import Flags, Size
 from unet_ddp.data.matching import Report, mask_size_message
 from unet_ddp.data.pairs import FileKind
 from unet_ddp.data.preprocessing import PixelRange
@@ -57,20 +58,6 @@ def _check_kinds(table: Table, config: DataConfig) -> Iterator[str]:
             lambda kind: count_of(kind.image.channels, "channel"),
             "has {0}, {other} has {1}: images of one data set must have equally many; convert them",
         )
-
-
-def _check_palettes(table: Table, config: DataConfig) -> Iterator[str]:
-    """Yield a line if an index has different colours in two palette masks."""
-    if called(config, "label_rules"):
-        return
-    for value, colours in _find_colours(table).items():
-        if len(colours) > 1:
-            (colour, mask), (other_colour, other_mask), *_ = colours.items()
-            yield (
-                f"index {value} is {_show(colour)} in {mask} and {_show(other_colour)} in {other_mask}: "
-                "palettes of one data set must agree; save the masks as colour images"
-            )
-            return
 
 
 def _check_bits(table: Table, config: DataConfig) -> Iterator[str]:
@@ -147,7 +134,7 @@ def _odd_ones(
 _RULES = (
     _check_sizes,
     _check_kinds,
-    _check_palettes,
+    check_palettes,
     _check_bits,
     _check_nodata,
     _check_channels,
@@ -182,39 +169,6 @@ def check_rules(config: DataConfig, report: Report, table: Table) -> ImageFormat
 # -- shared properties ---------------------------------------------------------------------
 
 
-def _find_colours(table: Table) -> dict[int, dict[Colour, Path]]:
-    """Return the colours of each index that palette masks use, and the first mask of each."""
-    found: dict[int, dict[Colour, Path]] = {}
-    for row, kind, value, _ in table.values:
-        palette = table.kinds[kind].mask.palette
-        if palette:
-            colour = palette[value] if value < len(palette) else (0, 0, 0)
-            found.setdefault(value, {}).setdefault(colour, table.pairs[row].mask)
-    return found
-
-
-def _show(colour: Colour) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*colour)
-
-
-def _common_palette(table: Table) -> tuple[Colour, ...] | None:
-    """Return one palette of all masks; None if one has none, or two differ in an index in use.
-
-    Programs pad palettes by different colours.
-    """
-    palettes: list[tuple[Colour, ...]] = [kind.mask.palette or () for kind in table.kinds]
-    longest = max(palettes, key=len)
-    if not all(palettes):
-        return None
-    merged = dict(enumerate(longest))
-    for value, colours in _find_colours(table).items():
-        if len(colours) > 1:
-            return None
-        if value in merged:
-            merged[value] = next(iter(colours))
-    return tuple(merged.values())
-
-
 def common_values(table: Table) -> MaskValues:
     """Return the values of all masks together."""
     counts: Counter[int] = Counter()
@@ -227,7 +181,7 @@ def common_values(table: Table) -> MaskValues:
         counts,
         examples,
         rgb=table.kinds[0].mask.has_colour_values,
-        palette=_common_palette(table),
+        palette=common_palette(table),
         lossy=lossy[0] if lossy else None,
         names=table.pairs.class_names,
     )
