@@ -143,6 +143,16 @@ def test_without_flags_the_runs_validation_images_are_scored(
     assert page.count('<li class="card"') == 5 and "<dt>images</dt><dd>5 images of" in page
 
 
+@pytest.mark.parametrize(("dice", "said"), [(0.0, "0.000000"), (None, "nan")])
+def test_a_dice_of_zero_is_no_missing_one(
+    here: Path, capsys: pytest.CaptureFixture[str], dice: float | None, said: str
+) -> None:
+    best = checkpoint.load(here / "checkpoints" / "best.pt")["best"]
+    change(here, best={**best, "score": 0.0, "dice": dice})
+    run()
+    assert f"; the checkpoint says {said}\n" in capsys.readouterr().out
+
+
 def test_images_that_are_given_are_all_scored(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

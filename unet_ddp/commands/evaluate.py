@@ -259,10 +259,10 @@ def describe_scores(
     yield from uncertainty.describe()
     best = job.model.run.get("best")
     if job.images is None and best is not None:
+        saved = math.nan if best["dice"] is None else best["dice"]
         yield (
             f"as training's validation scores it (scale {predictor.preprocessing.scale:g}, without a "
-            f"threshold): Dice {evaluation.dice_as_trained:.6f}; the checkpoint says "
-            f"{best['dice'] or math.nan:.6f}"
+            f"threshold): Dice {evaluation.dice_as_trained:.6f}; the checkpoint says {saved:.6f}"
         )
 
 
