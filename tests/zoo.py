@@ -168,6 +168,10 @@ def _scripted(channels: int, num_classes: int) -> nn.Module:
         return torch.jit.script(nn.Sequential(nn.Conv2d(channels, num_classes, 1)))  # type: ignore[no-any-return]
 
 
+def _mixed(self: Any, width: int) -> None:
+    self.block = nn.Conv2d(width, width, 1).double()
+
+
 def _set(name: str, make: Any) -> Any:
     return lambda self, width: self.register_buffer(name, make(width))
 
@@ -199,6 +203,7 @@ NETWORKS: dict[str, tuple[Any, str]] = {
     "weight norm": (network(_weight_norm, lambda s, x: s.block(x)), ""),
     "spectral norm": (network(_spectral_norm, lambda s, x: s.block(x)), ""),
     "double": (type("Double", (Plain,), {"add": lambda self, width: self.double()}), ""),
+    "mixed": (network(_mixed, lambda s, x: s.block(x.double()).float()), ""),
     "integers": (network(_set("count", lambda w: torch.zeros(w, dtype=torch.int64))), ""),
     "complex": (network(_set("filter", lambda w: torch.ones(w, dtype=torch.complex64))), "filter is complex64"),
     "infinite": (network(_set("mask", lambda w: torch.full((w,), -torch.inf))), "mask contains nan or inf"),

@@ -71,9 +71,9 @@ class TorchBackend:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         network.eval()
-        own = next((p.dtype for p in network.parameters()), dtype)
-        self._images = own if own == torch.float64 else torch.float32  # of the user's own networks
-        if fold and own != torch.float64:
+        types = [p.dtype for p in network.parameters()]  # float64 in the user's own networks alone
+        self._images = torch.float64 if types[:1] == [torch.float64] else torch.float32
+        if fold and torch.float64 not in types:
             network = fold_batchnorm(network, preprocessing.channels)
             for module in network.modules():  # or autocast would convert them in each forward pass
                 if type(module) in _CAST:
