@@ -19,7 +19,7 @@ from unet_ddp.prediction.backends import open_model
 FLAGS = [*["--workers", "0", "--device", "cpu", "--precision", "float32", "--augmentation", "none", "--validation", "20"],
          *["--width", "3", "--epochs", "2", "--batch-size"]]  # fmt: skip
 QUICK = ["rebound", "constant", "tensor, changing", "counter", "weight norm", "extra", "growing"]
-QUICK += ["counter, predicting", "method", "softmax", "scripted", "mixed"]
+QUICK += ["counter, predicting", "method", "softmax", "scripted", "mixed", "compiled"]
 SLOW = [
     pytest.param(name, marks=pytest.mark.thorough) for name in zoo.NETWORKS if name not in QUICK
 ]
@@ -144,6 +144,7 @@ MORE_FORMS = {
 NO_FORM = {
     ("branch", "float32"): "which of its layers run depends on the image's pixels;",
     ("mixed", "float32"): "torch can't trace it (Input type",  # all of a file is of one type
+    ("compiled", "float32"): "can't be run on 131x97 pixels",
     ("made", "float16"): "can't be opened again (",
     (
         "remembered",

@@ -172,6 +172,10 @@ def _mixed(self: Any, width: int) -> None:
     self.block = nn.Conv2d(width, width, 1).double()
 
 
+def _compiled(channels: int, num_classes: int, width: int = 3) -> nn.Module:
+    return torch.compile(Plain(channels, num_classes, width), backend="eager")  # type: ignore[return-value]
+
+
 def _set(name: str, make: Any) -> Any:
     return lambda self, width: self.register_buffer(name, make(width))
 
@@ -204,6 +208,7 @@ NETWORKS: dict[str, tuple[Any, str]] = {
     "spectral norm": (network(_spectral_norm, lambda s, x: s.block(x)), ""),
     "double": (type("Double", (Plain,), {"add": lambda self, width: self.double()}), ""),
     "mixed": (network(_mixed, lambda s, x: s.block(x.double()).float()), ""),
+    "compiled": (_compiled, ""),
     "integers": (network(_set("count", lambda w: torch.zeros(w, dtype=torch.int64))), ""),
     "complex": (network(_set("filter", lambda w: torch.ones(w, dtype=torch.complex64))), "filter is complex64"),
     "infinite": (network(_set("mask", lambda w: torch.full((w,), -torch.inf))), "mask contains nan or inf"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import inspect
 from contextlib import suppress
 from typing import Any, SupportsIndex, cast
@@ -62,9 +63,13 @@ class AnySize(nn.Module):
         return cast(Tensor, logits[..., :height, :width])
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
+        made = super().__reduce_ex__(protocol)
+        assert isinstance(made, tuple)  # a module's
+        if made[0] is not copyreg.__newobj__:  # type: ignore[attr-defined]
+            return made  # as the network's own class says, that of torch.compile too
         kind = type(self)  # which no module has
         fields = tuple((name, getattr(kind, name)) for name in _FIELDS)
-        return _make_blank, (kind.__bases__[1], fields), *super().__reduce_ex__(protocol)[2:]
+        return _make_blank, (kind.__bases__[1], fields), *made[2:]
 
 
 _classes: dict[tuple[type[nn.Module], _Fields], type[nn.Module]] = {}

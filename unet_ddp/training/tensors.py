@@ -49,7 +49,8 @@ class WeightAverage:
     """
 
     def __init__(self, network: nn.Module, decay: float, twin: nn.Module | None = None) -> None:
-        self.network = (twin or copy.deepcopy(network)).eval().requires_grad_(False)
+        twin = copy.deepcopy(network) if twin is None else twin  # a compiled one has no truth value
+        self.network = twin.eval().requires_grad_(False)
         self.decay = decay
         self.steps = 0
         self._tensors = Tensors(self.network)
