@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import random
 import warnings
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import torch
@@ -176,6 +176,11 @@ def _compiled(channels: int, num_classes: int, width: int = 3) -> nn.Module:
     return torch.compile(Plain(channels, num_classes, width), backend="eager")  # type: ignore[return-value]
 
 
+@cache
+def _same(channels: int, num_classes: int, width: int = 3) -> nn.Module:
+    return Plain(channels, num_classes, width)
+
+
 def _set(name: str, make: Any) -> Any:
     return lambda self, width: self.register_buffer(name, make(width))
 
@@ -209,6 +214,7 @@ NETWORKS: dict[str, tuple[Any, str]] = {
     "double": (type("Double", (Plain,), {"add": lambda self, width: self.double()}), ""),
     "mixed": (network(_mixed, lambda s, x: s.block(x.double()).float()), ""),
     "compiled": (_compiled, ""),
+    "same": (_same, "returns the same network at each call"),
     "integers": (network(_set("count", lambda w: torch.zeros(w, dtype=torch.int64))), ""),
     "complex": (network(_set("filter", lambda w: torch.ones(w, dtype=torch.complex64))), "filter is complex64"),
     "infinite": (network(_set("mask", lambda w: torch.full((w,), -torch.inf))), "mask contains nan or inf"),

@@ -116,6 +116,10 @@ def make_own(
         raise UserError(f"--model {name}: {reason}; see docs/own_parts.md") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"--model {name}: returns {shorten(network)}, no torch.nn.Module")
+    if isinstance(network, AnySize):  # as it was returned
+        raise UserError(
+            f"--model {name}: returns the same network at each call; make a new one in each"
+        )
     check_sized(f"--model {name}", network)
     stride = getattr(network, "stride", AnySize.stride)
     if stride not in _STRIDES:
