@@ -78,6 +78,9 @@ def test_a_network_that_merges_or_loses_objects_is_refused(
     good = Grey([*greys.values()], [0.0, 0.0, 0.0])
     same = verdict_of(labels, pairs, good, good)
     assert same.precision == (1.0, 1.0) and same.fall == 0
+    assert min(same.dice) > 0.98  # masks of objects have no border class
+    assert same.to_dict()["dice"] == same.to_dict()["checkpoint_dice"] == same.dice[0]
+    assert "without the border class" in same.summarise()
     found = verdict_of(labels, pairs, good, Grey([*greys.values()], bias))
     assert found.fall > 0.5
     assert f"AP {found.precision[1]:.4f} (-" in found.summarise()

@@ -235,7 +235,10 @@ def write_passing(job: Job, scored: Scored, graph: Any, temporary: Path) -> Writ
     facts[SCORES] = json.dumps({name: verdicts[name].to_dict() for name in passing})
     facts |= describe_form(model, config.form)
     write_graph(complete, facts, temporary)
-    lines = [f"  {scored.described}: the checkpoint's Dice is {verdicts[passing[0]].dice[0]:.4f}"]
+    best = verdicts[passing[0]]
+    score = f"AP of objects is {best.precision[0]:.4f}" if best.precision else ""
+    score = score or f"Dice is {best.dice[0]:.4f}"
+    lines = [f"  {scored.described}: the checkpoint's {score}"]
     for name, verdict in verdicts.items():
         refused = "" if name in passing else "; not used, as its masks are not as good"
         lines.append(f"  {name}: {verdict.summarise()}{refused}")

@@ -59,7 +59,7 @@ class Verdict:
 
     @property
     def dice(self) -> tuple[float, float]:
-        """Dice of the checkpoint and of the export."""
+        """Dice of the checkpoint and of the export; of objects with their borders, so without the border class."""
         return _dice(sum(self.expected)), _dice(sum(self.found))
 
     @property
@@ -91,11 +91,12 @@ class Verdict:
     def summarise(self) -> str:
         """Return a line's words: Dice, its change and the share of equal pixels."""
         before, dice = self.dice
-        objects = ""
+        objects, classes = "", ""
         if self.precision:
             objects = f"AP {self.precision[1]:.4f} ({self.precision[1] - self.precision[0]:+.4f}), "
+            classes = " without the border class"
         return (
-            f"{objects}Dice {dice:.4f} ({dice - before:+.4f}), {100 * self.shares:.3f} % of pixels equal, "
+            f"{objects}Dice {dice:.4f} ({dice - before:+.4f}){classes}, {100 * self.shares:.3f} % of pixels equal, "
             f"{self.rate:.2f} images/s"
         )
 
@@ -139,6 +140,8 @@ def judge(
         truth = data.read_truth(row)
         if objects is not None:
             numbers = objects.find_numbers(data.read_codes(pair.mask, truth.shape, 1.0))
+            # Masks of objects have no border class.
+            truth = np.where(truth == IGNORE_ID, truth, labels.ids_of(numbers))
         with data.pairs.local(pair.image) as path:
             expected = checkpoint(path)
             expected_ids = labels.ids_of(expected)
