@@ -13,6 +13,12 @@ import pytest
 from tests.checks.catalogue import PAGE
 from tests.test_docs import PAGES, ROOT
 
+SOURCE = ROOT / "unet_ddp"
+PATHS = (
+    "calibration|card|checkpoints|images|list|like|load|masks|model|output|palette|resume|reader"
+)
+TYPED = re.compile(rf"-m unet_ddp [a-z-]+ |(train|predict)\.py |ogr2ogr [\w.]+ |(?<!^)--({PATHS}) ")
+"""What is followed by a path, in a command or a flag to type; at its start, a message repeats what was typed."""
 HOLE = "\0"  # a name or a number
 FEWEST = 12  # characters that are no hole: shorter ones would be found anywhere
 
@@ -82,3 +88,40 @@ def test_the_error_lines_on_the_pages_are_the_program_s() -> None:
     lines = [line for text in texts for line in re.findall(r"^ *error: (.*)$", text, flags=re.M)]
     assert lines
     assert [line for line in lines if not is_whole(line)] == []
+
+
+def list_typed(source: str) -> list[str]:
+    """Values in messages that a user types after a command or a flag of a path, and that no shell may divide."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.JoinedStr):
+            continue
+        said = ""
+        for part in node.values:
+            if isinstance(part, ast.FormattedValue):
+                ends = [match.end() for match in TYPED.finditer(said)]
+                if ends and ends[-1] == len(said) and not is_quoted(part.value, source):
+                    found.append(f"{said}{{{ast.unparse(part.value)}}}")
+                said += HOLE
+            else:
+                said += str(part.value) if isinstance(part, ast.Constant) else ""
+    return found
+
+
+def is_quoted(value: ast.expr, source: str) -> bool:
+    """Whether a value is one of shlex, or a name that has been given one."""
+    name = re.escape(ast.unparse(value))
+    given = re.findall(rf"\b{name}\b[^\n]* \+?= ([^\n]*)", source)
+    text = " ".join([ast.unparse(value), *given])
+    return re.search(r"\b(quote|join)\(", text) is not None
+
+
+def test_a_path_in_a_command_to_type_is_quoted() -> None:
+    """Issue: of a folder `my card`, the command named two files."""
+    assert list_typed('f"use --model {path}"') and not list_typed('f"use --model {quote(path)}"')
+    found = {
+        f"{path.relative_to(SOURCE)}: {line}"
+        for path in SOURCE.rglob("*.py")
+        for line in list_typed(path.read_text(encoding="utf-8"))
+    }
+    assert found == set()

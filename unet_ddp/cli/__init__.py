@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar
 
 import tyro
@@ -160,11 +161,10 @@ def _find_given(argv: Sequence[str]) -> set[str]:
 
 def _in_folder_of_resumed(config: Training) -> Training:
     """Return `config` with the run folder of ``--resume FILE``."""
-    resume = config.launch.resume
-    file = config.resume_file
+    resume, file = config.launch.resume, config.resume_file
     folder = file.parent
     if not is_address(resume) and file.is_dir():
-        raise UserError(f"--resume {resume}: is a folder; use --resume {file / 'last.pt'}")
+        raise UserError(f"--resume {resume}: is a folder; use --resume {quote(f'{file}/last.pt')}")
     if config.run.exp_name is not None and config.address.resolve() != folder.resolve():
         raise UserError(
             f"--resume {resume} continues in {folder}: leave --exp-name out, or start "

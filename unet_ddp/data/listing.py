@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 from tqdm import tqdm
 
@@ -26,7 +27,7 @@ def _advise(file: Path) -> str:
     """Return what to do with a file that is no folder of images."""
     if can_read(file.suffix.lower()):
         return "name single files in a --list"
-    return f"python -m unet_ddp import makes masks of annotations, ogr2ogr new.gpkg {file} polygons of other maps"
+    return f"python -m unet_ddp import makes masks of annotations, ogr2ogr new.gpkg {quote(str(file))} polygons of other maps"
 
 
 def files_by_name(

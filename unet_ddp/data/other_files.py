@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 from unet_ddp.data.names import is_hidden
 from unet_ddp.data.readers.microscopes import SUFFIXES, advise_export
@@ -87,6 +88,6 @@ def advise_on_others(folder: Path) -> str:
     names = []
     for parent, _, inside in walked:
         if PACK_INDEX in inside:
-            return f"but a pack; use --images {parent} without --masks"
+            return f"but a pack; use --images {quote(parent)} without --masks"
         names += inside
     return f"({', '.join(list_suffixes())}); {advise_export(names, _ADVICE)}"

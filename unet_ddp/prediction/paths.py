@@ -102,7 +102,7 @@ def _report_left(found: _Found, taken: Set[str]) -> None:
     if not images:
         if pack := _find_pack(place, entries):
             raise UserError(
-                f"{pack}: is a pack: score it with python -m unet_ddp evaluate --images {pack}, or predict the "
+                f"{pack}: is a pack: score it with python -m unet_ddp evaluate --images {shlex.quote(str(pack))}, or predict the "
                 "folder of its images"
             )
         advice = advise_export(entries, "; ".join(left) or "export others as TIFF or PNG")

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 import torch
 
@@ -153,7 +154,7 @@ def _advise_without(path: Path) -> str:
         return "continue its run from last.pt with --resume"
     for other in reversed(_find_epochs(path.parent)):
         if other != path and _read_best(other) is not None:
-            return f"go back to an earlier one with --resume {other} --overwrite"
+            return f"go back to an earlier one with --resume {quote(str(other))} --overwrite"
     if find_checkpoints(path.parent):
         return "start a new run with --overwrite, which deletes this one, or with --exp-name NAME"
     return "start a new run without --resume, or name the run with --exp-name"

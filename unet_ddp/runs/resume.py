@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from torch import Tensor
@@ -24,7 +25,7 @@ from unet_ddp.distributed.device import is_faster_in_bfloat16
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import UserError, count_of, join_some, shorten, typed
 from unet_ddp.runs.run_parts import StartWeights
-from unet_ddp.runs.same_data import check_same_data
+from unet_ddp.runs.same_data import advise_new_run, check_same_data
 from unet_ddp.settings import Kind, Typed, as_flag, names_of, pairs_of, values_of, with_values
 from unet_ddp.training.state import TrainState
 
@@ -137,8 +138,7 @@ class StartPoint:
         if fixed:
             raise UserError(
                 f"--resume: {', '.join(fixed)}: a run keeps its network, scale and classes, and the images of its epochs; leave the "
-                "flag out, or start a new run from its weights with "
-                f"--load {self.source} and --exp-name NAME"
+                f"flag out, or {advise_new_run(self.source)}"
             )
         for name, switched in pairs_of(type(config), Typed):
             if before.get(name) and name not in config.given:
@@ -154,8 +154,7 @@ class StartPoint:
         if options.images_per_step not in (None, images):
             raise UserError(
                 f"--images-per-step {options.images_per_step}: the run takes {images} in each step and "
-                "keeps them; leave the flag out, or start a new run with "
-                f"--load {self.source} and --exp-name NAME"
+                f"keeps them; leave the flag out, or {advise_new_run(self.source)}"
             )
         if options.batch_size == "auto" and images % world.size == 0:
             return with_values(config, {"images_per_step": images})
@@ -236,7 +235,7 @@ class StartPoint:
         if self.lost_best:
             advice = ": the best of the epochs from here on is saved there"
             if state.is_over:
-                advice = f", and the run is over: predict with --model {source}, or train on with --resume and more --epochs"
+                advice = f", and the run is over: predict with --model {quote(str(source))}, or train on with --resume and more --epochs"
             self.notes.append(self.lost_best + advice)
 
     def has_report(self, state: TrainState) -> bool:

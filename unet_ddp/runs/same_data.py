@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ def check_same_data(
         UserError: other names, another format or split, or other images under the same names.
     """
     then, now = Preprocessing.from_dict(saved["preprocessing"]), data.format
-    new = f"start a new run with --load {source} and --exp-name NAME"
+    new = advise_new_run(source)
     use = "use its --images, --masks, --validation, --fold and --seed"
     own = f"{use}, or {new}"
     causes = ", ".join(f"leave {as_flag(name)} out" for name in _SPLITS if name in typed)
@@ -141,6 +142,11 @@ def _measure(
         return checksum
     except (OSError, UserError):
         return stamp[0] if stamp else -1  # an item of a data set has a checksum there
+
+
+def advise_new_run(source: Path) -> str:
+    """Return what to type for a new run from the weights of the checkpoint `source`."""
+    return f"start a new run with --load {quote(str(source))} and --exp-name NAME"
 
 
 def _name_difference(split: Split, listing: Path) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from pathlib import Path
+from shlex import quote
 from unittest.mock import Mock
 
 import numpy as np
@@ -222,7 +223,7 @@ def test_a_file_that_cannot_be_written_is_a_warning_at_the_end_of_a_run(
     log.clear()
     write_reports(config, prepared(pairs[1:]), World(), log.append)
     assert log[-1].startswith("warning: ") and name in log[-1]
-    assert log[-1].endswith(f"write it later with python -m unet_ddp report {folder}")
+    assert log[-1].endswith(f"write it later with python -m unet_ddp report {quote(str(folder))}")
 
 
 @pytest.mark.parametrize(

@@ -217,20 +217,20 @@ class _Import:
         yield from self.annotations.notes
         if empty := [*self.painter.empty_classes]:
             yield f"{count_of(len(empty), 'class')} without any object: {join_some(empty, _SHOWN)}"
-        flags = f"--list {output}/pairs.csv"
+        flags = shlex.join(["--list", f"{output}/pairs.csv"])
         if isinstance(self.painter, PlanePainter):
             for name, folder in zip(self.painter.bodies, self.painter.folders, strict=True):
                 if name != folder:
                     yield f"class {name} is in the folder {folder}"
             if self.written == len(self.images) and not self.annotations.split:
-                flags = f"--images {self.config.images} --masks {output}"
+                flags = shlex.join(["--images", str(self.config.images), "--masks", str(output)])
             flags += " --overlap"
         elif self.config.instances:
             flags += f" --instances --class-names {shlex.join(self.painter.bodies)}"
             if counts["crowds"]:
                 flags += f" --ignore-index {CROWD}"
         else:
-            flags += f" --palette {output}/palette.csv"
+            flags += " " + shlex.join(["--palette", f"{output}/palette.csv"])
         yield f"train on them with: train.py {flags}"
 
     def _list_notes(self) -> list[tuple[int, str]]:

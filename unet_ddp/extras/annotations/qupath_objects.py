@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def _read_objects(path: Path) -> _Objects:
     if isinstance(content, dict) and "crs" in content:
         raise UserError(
             f"{path}: GeoJSON of a map (it has a crs), not of an image's pixels; train.py reads it itself: --masks "
-            f"{path} --class-field NAME"
+            f"{quote(str(path))} --class-field NAME"
         )
     file = Fields({"features": features}, str(path))
     return [(_find_class(each), each) for each in file.rows("features", "object")]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
+from shlex import quote
 from typing import cast
 
 from unet_ddp.checks.table import Table
@@ -110,7 +111,7 @@ class _Shared:
         """Return what to do about a folder for each class, without --overlap."""
         if not self.pixels:
             return (
-                f"no pixel is in two classes: make masks of them with python -m unet_ddp import {root}, "
+                f"no pixel is in two classes: make masks of them with python -m unet_ddp import {quote(str(root))}, "
                 "or use --overlap"
             )
         share, file = self._pairs[0]

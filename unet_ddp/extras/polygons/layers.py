@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from glob import escape
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,13 +126,13 @@ def _open(path: Path, stamps: tuple[Stamp, ...]) -> Layer:
         if views and not found:
             raise UserError(
                 f"{path}: layer {views[0]} is a view, which may call functions; save it as a table: ogr2ogr table.gpkg "
-                f"{path} {views[0]}"
+                f"{quote(str(path))} {quote(views[0])}"
             )
         if len(found) != 1:
             shown = join_some([f"{name} ({kind})" for name, kind in layers], _SHOWN)
             raise UserError(
                 f"{path}: {len(found)} layers of polygons among {shown or 'none'}; give a file with one, by ogr2ogr "
-                f"one.gpkg {path} LAYER"
+                f"one.gpkg {quote(str(path))} LAYER"
             )
         about = pyogrio.read_info(path, layer=found[0], force_total_bounds=True)
     extent = about["total_bounds"] or (0.0, 0.0, 0.0, 0.0)

@@ -6,6 +6,7 @@ import math
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -228,7 +229,8 @@ def write_reports(
     except Exception as error:  # what rank 0 raises comes on every rank
         if world.is_main and not isinstance(error, _OUTSIDE):
             traceback.print_exc()
-        log(f"warning: no report: {error}; write it later with python -m unet_ddp report {folder}")
+        run = quote(str(folder))
+        log(f"warning: no report: {error}; write it later with python -m unet_ddp report {run}")
 
 
 def draw_samples(samples: list[tuple[Pixels, Ids, Ids]], labels: Labels, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -66,7 +67,7 @@ def write_card(
         write_text(folder / "README.md", card)
     lines = [
         f"{folder}: {', '.join(_FILES)}",
-        f"  use it with: predict.py --model {folder / WEIGHTS}",
+        f"  use it with: predict.py --model {quote(str(folder / WEIGHTS))}",
     ]
     if not facts.scores:
         advice = "; export best.pt" if source.with_name("best.pt").is_file() else ""
