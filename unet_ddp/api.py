@@ -91,7 +91,7 @@ def _read(settings: Mapping[str, object]) -> tuple[list[str], TrainConfig]:
     """Return settings as the words of a command line, and as it reads them."""
     refuse_twice(settings)
     argv = [word for name, value in settings.items() for word in to_words(name, value)]
-    return argv, parse_train(argv)
+    return argv, parse_train(argv, prog="unet_ddp.train")
 
 
 def _train_here(entrypoint: Entrypoint[TrainConfig], config: TrainConfig) -> int:

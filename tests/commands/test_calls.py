@@ -126,7 +126,7 @@ def test_without_images_the_validation_images_are_scored(run: unet_ddp.TrainedRu
         ({"threshold": 2.0}, "--threshold 2.0: must be above 0 and below 1"),
         ({"threshold": "half"}, "--threshold half: expected a number"),
         ({"workers": -1}, "--workers -1: must be 0 or more"),
-        ({"precision": "half"}, "--precision half: expected auto or float32"),
+        ({"precision": "half"}, "--precision half: expected auto or float32; see help(unet_ddp.evaluate)"),
         ({"tolerance": [1, 2]}, "tolerance: a list of 2 values; give one"),
         ({"model": object()}, "model: an object of type object; give"),
     ],
@@ -162,12 +162,25 @@ def test_what_is_wrong_with_data_is_in_the_result(run: unet_ddp.TrainedRun) -> N
         unet_ddp.check(images, masks, validations=3)
 
 
+@pytest.mark.parametrize("name", ["epochs", "e", "lr", "learning_rate", "amp", "width"])
+def test_a_setting_that_is_not_about_data_is_named(name: str) -> None:
+    """As it was given: the line was of flags, and of a command's help."""
+    with pytest.raises(unet_ddp.UserError) as caught:
+        unet_ddp.check("imgs", "masks", **{name: 1})
+    assert str(caught.value).startswith(f"{name}: check() takes the settings of train() that are")
+    with pytest.raises(unet_ddp.UserError, match=r"expected .*; see help\(unet_ddp\.check\)$"):
+        unet_ddp.check("imgs", "masks", validation="many")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ({"whole": "yes"}, "whole: 'yes'; expected True or False"),
         ({"tolerance": 2}, "--tolerance 2.0: must be 0 or more and at most 1"),
-        ({"precision": "half"}, "--precision half: expected float32, float16 or int8"),
+        (
+            {"precision": "half"},
+            "--precision half: expected float32, float16 or int8; see help(unet_ddp.export)",
+        ),
         ({"path": "a.pt"}, "a.pt: the name must end in .onnx"),
         ({"model": "-m"}, "-m: checkpoint not found"),
     ],

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import tyro
 
 from unet_ddp.cli.help import format_help
-from unet_ddp.cli.mistakes import check_typed, join_flags, reword
+from unet_ddp.cli.mistakes import advise_on_flags, check_typed, join_flags, reword
 from unet_ddp.cli.recipes import (
     HEAD,
     Scalar,
@@ -136,8 +136,7 @@ def _read_flags(kind: type[Config], argv: Sequence[str], prog: str) -> Config:
             config = tyro.cli(shown, args=argv, prog=prog, config=(tyro.conf.OmitArgPrefixes,))
     except SystemExit:
         said, near = read_box(box.getvalue())
-        hint = f"did you mean {', '.join(near)}? " if near else ""
-        raise UserError(f"{reword(said)}; {hint}see {prog} --help") from None
+        raise UserError(f"{reword(said)}; {advise_on_flags(prog, near)}") from None
     check_typed(config, argv)
     return config
 

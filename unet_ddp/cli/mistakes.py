@@ -44,6 +44,12 @@ def reword(said: str) -> str:
     return said
 
 
+def advise_on_flags(prog: str, near: Sequence[str]) -> str:
+    """Return what to type in place of an unknown flag, and the help of a program, or of a function as unet_ddp.check."""
+    hint = f"did you mean {', '.join(near)}? " if near else ""
+    return f"{hint}see help({prog})" if prog.startswith("unet_ddp.") else f"{hint}see {prog} --help"
+
+
 def join_flags(names: Iterable[str]) -> str:
     """Return the flags of settings for a message."""
     return " and ".join(map(as_flag, names))

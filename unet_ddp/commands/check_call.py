@@ -11,7 +11,13 @@ from unet_ddp.commands import doctor
 from unet_ddp.commands.data_arguments import giving_data
 from unet_ddp.commands.doctor import DataClass, DoctorConfig
 from unet_ddp.distributed.defaults import usual_defaults
-from unet_ddp.errors import one_line
+from unet_ddp.errors import UserError, one_line
+from unet_ddp.settings import settings_of
+
+_ELSEWHERE = {"amp", "no_amp"}.union(
+    *(each.names for name, each in settings_of(DoctorConfig).items() if name in DoctorConfig.unused)
+)
+"""Settings of `train` that are not about data, by all of their names."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +67,13 @@ def check(images: Data = None, masks: Data = None, **settings: object) -> DataCh
     Raises:
         UserError: a setting is wrong; problems of the data are in the result.
     """
+    for name in _ELSEWHERE.intersection(settings):
+        raise UserError(
+            f"{name}: check() takes the settings of train() that are about data; leave it out"
+        )
     with giving_data({"images": images, "masks": masks, **settings}) as places:
         argv = [word for name, value in places.items() for word in to_words(name, value)]
-        config = parse_train(argv, prog="python -m unet_ddp doctor", kind=DoctorConfig)
+        config = parse_train(argv, prog="unet_ddp.check", kind=DoctorConfig)
         report, data = doctor.check_data(config)
         lines = doctor.format_findings(report, data)
         has_classes = data is not None and data.split is not None and data.labels is not None

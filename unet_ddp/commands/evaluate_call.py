@@ -108,7 +108,7 @@ def evaluate(
 
 def _evaluate(given: Mapping[str, object], network: str | None) -> EvaluationResult:
     argv = [word for name, value in given.items() for word in to_words(name, value, EvaluateConfig)]
-    config = parse(EvaluateConfig, argv, prog="python -m unet_ddp evaluate")
+    config = parse(EvaluateConfig, argv, prog="unet_ddp.evaluate")
     config = replace(config, network=network)  # it may be a class
     use_own_readers(config.reader)
     job = command.find_job(config, writes=False)

@@ -101,7 +101,7 @@ def _export(
         for each in (given, files)
     )
     argv = [*flags, "--", *(place.partition("=")[2] for place in places)]
-    config = parse(ExportConfig, argv, prog="python -m unet_ddp export")
+    config = parse(ExportConfig, argv, prog="unet_ddp.export")
     config = replace(config, network=network)  # it may be a class
     written = write_export(find_job(config))
     scores = {}
