@@ -145,6 +145,18 @@ def test_few_of_many_masks_are_looked_at_where_no_table_needs_them(
         assert "3 images skipped" in said
 
 
+def test_few_of_many_images_are_asked_for_their_size(
+    photos: MemoryBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their masks are files of this machine, of which each is looked at."""
+    argv = (str(IMAGES), "-o", "here", "--skip-existing")
+    assert run(*argv) == 0
+    monkeypatch.setattr(existing, "SAMPLE", 1)
+    before = photos.count_requests()
+    assert run(*argv) == 0
+    assert photos.count_requests() - before == 2  # a listing, and the first image
+
+
 @pytest.mark.parametrize("form", ["png", "tif"])
 def test_of_a_large_mask_few_bytes_are_read(
     here: Path, memory_store: MemoryBucket, monkeypatch: pytest.MonkeyPatch, form: str

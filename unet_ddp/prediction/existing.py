@@ -174,7 +174,7 @@ def _compare_settings(mask: Look, own: str) -> str:
 
 
 def sample_step(files: Sequence[ImageFiles], *, reads: bool) -> int:
-    """Return 1 to look at the masks of each image at an address, n for each n-th: a request for each takes minutes.
+    """Return 1 to look at each image and mask at an address, n for each n-th: a request for each takes minutes.
 
     A job that `reads` the masks makes more requests anyway.
     """
@@ -185,7 +185,8 @@ def look_at(files: Sequence[ImageFiles], masks: MaskFile, step: int = 1) -> list
     """Return what exists of each image that has any file; `step` is that of `sample_step`."""
     existing = find_existing(path for each in files for path in each.written)
     begun = [each for each in files if not existing.isdisjoint(each.written)]
-    threads = _AT_ONCE if any(is_address(each.mask) for each in begun) else None
+    are_far = any(is_address(path) for each in begun for path in (each.image, each.mask))
+    threads = _AT_ONCE if are_far else None
     with ThreadPoolExecutor(threads) as pool:
         return [*pool.map(partial(_look_at_one, masks, existing, step), begun)]
 
@@ -194,13 +195,15 @@ def _look_at_one(masks: MaskFile, existing: Container[Path], step: int, image: I
     here = [path for path in image.written if path in existing]
     own = [path for path in masks.files(image) if path in existing]
     is_complete = len(here) == len(image.written)
-    is_read = not is_address(image.mask) or not is_complete or image.index % step == 0
+    is_chosen = not is_complete or image.index % step == 0
+    is_read = is_chosen or not is_address(image.mask)
     looks: dict[Path, Look | None] = dict.fromkeys(here, Look())
     for path in here if is_read else []:
         if path in own or not is_address(path):  # other objects are whole, as they are put
             looks[path] = look(path)
-    refusal = ""
-    size = find_size(image.image) if is_read and any(looks[path] for path in own) else None
+    size, refusal = None, ""
+    if (is_chosen or not is_address(image.image)) and any(looks[path] for path in own):
+        size = find_size(image.image)
     for path in own:
         seen = looks[path]
         if size and seen and seen.size not in (None, size):
