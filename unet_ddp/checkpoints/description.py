@@ -47,6 +47,7 @@ class Description:
     best: Best | None = None
     config: dict[str, object] | None = None
     names: str | None = None
+    sources: dict[str, str] | None = None  # of parts of the user's own, if there are any
 
     @property
     def score_name(self) -> str:

@@ -47,6 +47,8 @@ class SavedModel:
     """The config, names and best epoch of the run; empty for another program's file."""
     score_name: str = "Dice"
     """The score that chooses the best epoch of the run."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """By name, the texts of parts of the user's own, when the file was saved."""
 
 
 def read_model(path: Path, scale: float | None = None) -> SavedModel:
@@ -87,6 +89,7 @@ def read_model(path: Path, scale: float | None = None) -> SavedModel:
         about.threshold,
         run,
         about.score_name,
+        about.sources or {},
     )
 
 

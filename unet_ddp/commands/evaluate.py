@@ -45,6 +45,7 @@ from unet_ddp.files import (
 from unet_ddp.heads import find_head
 from unet_ddp.metrics.scores import count_classes
 from unet_ddp.prediction.backends import build_model, check_described
+from unet_ddp.prediction.load import indent
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.settings import flag, joined
 
@@ -116,12 +117,13 @@ def evaluate(config: EvaluateConfig, world: World) -> int:
     if config.against is not None:
         from unet_ddp.extras.against.other import score_other
 
+        def score_job(other: Job) -> Evaluation:
+            evaluation, predictor, _ = score(config, other, world)
+            world.on_main(lambda: print_lines(*predictor.notes))
+            return evaluation
+
         compare = score_other(
-            config.against,
-            job,
-            world,
-            threshold=config.threshold,
-            score=lambda other: score(config, other, world)[0],
+            config.against, job, world, threshold=config.threshold, score=score_job
         )
     scored = score(config, job, world)
     world.on_main(lambda: finish(job, *scored, compare(scored[0]) if compare else []))
@@ -249,7 +251,7 @@ def describe_scores(
     if evaluation.threshold is not None:
         how = f"foreground from probability {evaluation.threshold:g} on"
     yield f"model: {job.source}"
-    yield from (f"  {note}" for note in list_notes(predictor))
+    yield from map(indent, list_notes(predictor))
     yield f"scored: {_describe_images(job)}, at their own size; {how}"
     yield from terminal_table(evaluation)
     counts = zip(evaluation.classes, count_classes(evaluation.confusion), strict=True)

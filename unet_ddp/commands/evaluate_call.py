@@ -24,6 +24,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.errors import one_line
 from unet_ddp.evaluation.results import ClassScores
 from unet_ddp.evaluation.tables import summary
+from unet_ddp.prediction.backends import warn_of_changes
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ def _evaluate(given: Mapping[str, object], network: str | None) -> EvaluationRes
     with _one_thread(config.device):
         scored = command.score(config, job, World(device=pick_device(config.device)))
     evaluation, predictor, _ = scored
+    warn_of_changes(predictor.models)
     uncertainty = command.measure_scores(job, evaluation)
     lines = command.describe_scores(job, evaluation, predictor, uncertainty)
     whole, tally = summary(evaluation), evaluation.tally

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -119,6 +120,33 @@ def read_sources(point: str, name: str) -> dict[str, str]:
     module = _find_path(point, name).partition(":")[0]
     texts = texts_of(module, part)
     return {name: texts.pop(module), **texts}
+
+
+def describe_changes(
+    flag: str,
+    part: str,
+    texts: Mapping[str, str],
+    saved: Mapping[str, str],
+    is_same: Callable[[str, str], bool] = str.__eq__,
+) -> Iterator[str]:
+    """Yield the beginning of a line for each text of a part, see `read_sources`, that is not the saved one's same.
+
+    The part's own is the text of its name.
+    """
+    for name, text in texts.items():
+        if name in saved and not is_same(saved[name], text):
+            whose = "its source" if name == part else f"the source of {name}, which it imports,"
+            yield f"{flag} {part}: {whose} has changed"
+
+
+def is_same_code(text: str, other: str) -> bool:
+    """Return whether two texts are the same to Python: comments and blank lines may differ."""
+    if text == other:
+        return True
+    try:
+        return ast.dump(ast.parse(text)) == ast.dump(ast.parse(other))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # of another Python
+        return False
 
 
 def is_built_in(point: str, name: str) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
@@ -31,6 +32,8 @@ from unet_ddp.network.folding import fold_batchnorm
 from unet_ddp.network.unet import SMALLEST_SIDE
 from unet_ddp.plugins import find, is_built_in
 from unet_ddp.plugins.own import path_of, renew
+from unet_ddp.prediction.changed_code import ChangedCode, find_changes
+from unet_ddp.prediction.ensembles import check_match
 from unet_ddp.prediction.source import check_models
 
 _BYTES_PER_PIXEL = 1600  # of a network that does not say it
@@ -123,6 +126,8 @@ class LoadedModel:
     notes: list[str]
     is_half: bool = False  # it computes in bfloat16
     digest: str = ""  # of its weights; empty if it is not known
+    changes: list[str] = field(default_factory=list)
+    """Lines about code of the user's own that has changed since the training; the notes have them as warnings."""
 
 
 def open_model(source: str | Path, device: torch.device, **how: Any) -> LoadedModel:
@@ -214,15 +219,32 @@ def build_model(
     Raises:
         UserError: its network or classes are not known, or its weights are another network's.
     """
-    architecture, labels, preprocessing = check_described(model, source)
+    saved, labels, preprocessing = check_described(model, source)
+    architecture = trust(saved, _path_of(network), source)
     with torch.no_grad():  # or what a network of the user's computes of its weights can't be copied
-        built = build_loaded(trust(architecture, _path_of(network), source), model.state, source)
+        built = build_loaded(architecture, model.state, source)
     config = model.run.get("config") or {}
     is_half = config.get("precision") == "bfloat16" and bfloat16 and device.type == "cpu"
     dtype = torch.bfloat16 if is_half else torch.float32
     backend = TorchBackend(built, preprocessing, device, fold=fold, dtype=dtype)
-    notes, digest = list(model.notes), digest_weights(model.state)
-    return LoadedModel(backend, labels, preprocessing, model.threshold, notes, is_half, digest)
+    renamed = {architecture.part: model.sources[saved.part]} if saved.part in model.sources else {}
+    changes = [*find_changes(architecture.part, source, {**model.sources, **renamed})]
+    return LoadedModel(
+        backend,
+        labels,
+        preprocessing,
+        model.threshold,
+        [*model.notes, *(f"warning: {line}" for line in changes)],
+        is_half,
+        digest_weights(model.state),
+        changes,
+    )
+
+
+def warn_of_changes(models: Iterable[LoadedModel]) -> None:
+    """Warn Python's caller of code of the user's own that has changed since the training."""
+    for line in (line for model in models for line in model.changes):
+        warnings.warn(line, ChangedCode, stacklevel=3)
 
 
 def _path_of(network: object) -> str | None:
@@ -246,33 +268,6 @@ def check_described(model: SavedModel, source: Path) -> tuple[Architecture, Labe
             "known; start training from it with --load and the flags of its network"
         )
     return model.architecture, model.labels, model.preprocessing
-
-
-def check_match(path: str, model: LoadedModel, first_path: str, first: LoadedModel) -> None:
-    """Raise UserError for networks whose probabilities can't be averaged."""
-    others = _describe_data(first)
-    for what, own in _describe_data(model).items():
-        other = others[what]
-        if what == "names" and not (own and other):  # one may have been trained without any
-            continue
-        if own != other:
-            raise UserError(
-                f"{path}: its {what} ({own}) differs from that of {first_path} ({other}); an "
-                "ensemble needs networks of one data set at one scale"
-            )
-
-
-def _describe_data(model: LoadedModel) -> dict[str, object]:
-    labels, preprocessing = model.labels, model.preprocessing
-    return {
-        "kind of masks": labels.kind,
-        "classes": ", ".join(map(labels.show, labels.values)),
-        "names": ", ".join(labels.names or ()),
-        "channels": preprocessing.channels,
-        "type of pixels": preprocessing.dtype,
-        "scale": preprocessing.scale,
-        "resolution": preprocessing.ground_resolution,
-    }
 
 
 @torch.inference_mode()

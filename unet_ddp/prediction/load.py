@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from unet_ddp.checkpoints.weights import list_runs
 from unet_ddp.distributed.device import predicts_in_bfloat16
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import print_lines
+from unet_ddp.prediction.changed_code import ChangedCode
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.predictor import Predictor
 from unet_ddp.prediction.scale_warning import watch_scale
@@ -18,26 +20,27 @@ from unet_ddp.prediction.scale_warning import watch_scale
 def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -> Predictor:
     """Load the networks and print what they are."""
     is_fast = all(world.gather(predicts_in_bfloat16(config.precision)))  # on every host
-    predictor = Predictor.from_checkpoint(
-        *paths,
-        device=world.device,
-        scale=config.scale,
-        precision="auto" if is_fast else "float32",
-        tile=config.tile,
-        overlap=config.overlap,
-        tta=config.tta,
-        threshold=config.threshold,
-        ground_resolution=config.ground_resolution,
-        network=config.network,
-        runtime=config.runtime,
-    )
+    with warnings.catch_warnings(action="ignore", category=ChangedCode):  # a note says it
+        predictor = Predictor.from_checkpoint(
+            *paths,
+            device=world.device,
+            scale=config.scale,
+            precision="auto" if is_fast else "float32",
+            tile=config.tile,
+            overlap=config.overlap,
+            tta=config.tta,
+            threshold=config.threshold,
+            ground_resolution=config.ground_resolution,
+            network=config.network,
+            runtime=config.runtime,
+        )
     watch_scale(predictor)
     if world.is_main:
         line = f"model: {', '.join(map(str, paths))}"
         count = 0 if config.model else len(list_runs())
         if count > 1:
             line += f" (the newest of {count} runs; --model takes another)"
-        print_lines(line, *(f"  {note}" for note in predictor.notes))
+        print_lines(line, *map(indent, predictor.notes))
         if predictor.format.ground_resolution is not None:
             print(f"  maps: at {predictor.format.ground_resolution:g} m on the ground")
         if predictor.threshold is not None:
@@ -47,6 +50,11 @@ def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -
                 limit += ", the mean of the checkpoints'"
             print_lines(f"  threshold: {name} where its probability is {limit}")
     return predictor
+
+
+def indent(note: str) -> str:
+    """Return a line about a network as it is printed below its name; a warning begins its line."""
+    return note if note.startswith("warning: ") else f"  {note}"
 
 
 def mark_masks(predictor: Predictor, threshold: float | None = None) -> str:

@@ -37,6 +37,7 @@ from unet_ddp.prediction.backends import (
     check_options,
     mean_logits,
     open_models,
+    warn_of_changes,
 )
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.source import SourceImage, check_images, in_memory, open_array, open_image
@@ -144,6 +145,7 @@ class Predictor:
             network=network,
             fold=fold,
         )
+        warn_of_changes(models)
         return cls(models, device=place, **check_options(options))
 
     def _check_options(self, threshold: float | None) -> None:

@@ -26,7 +26,7 @@ from unet_ddp.network.architecture import (
     trust,
 )
 from unet_ddp.network.precision import Precision
-from unet_ddp.plugins import read_sources
+from unet_ddp.plugins import describe_changes, read_sources
 from unet_ddp.runs.network import build_weights
 from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.run_parts import RunParts
@@ -89,11 +89,8 @@ def _read_own_sources(
     for flag, point, part in parts:
         texts = read_sources(point, part)
         sources |= texts
-        for name, text in texts.items():
-            if before.get(name, text) == text:
-                continue
-            whose = "its source" if name == part else f"the source of {name}, which it imports,"
-            said = f"{flag} {part}: {whose} has changed since the run's last save"
+        for change in describe_changes(flag, part, texts, before):
+            said = f"{change} since the run's last save"
             # A callback changes no weights.
             if not config.launch.changed_code and point != "callbacks":
                 raise UserError(

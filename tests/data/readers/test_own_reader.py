@@ -240,3 +240,16 @@ def test_a_recipe_starts_no_reader(own: Path) -> None:
     argv = [*data_flags(own), *FLAGS, "--config", "evil.yaml"]
     status, _, err = call_train(argv, str(own))
     assert status == 2 and "starts no code" in err and "my_readers" not in sys.modules
+
+
+def test_a_reader_that_has_changed_since_the_training_is_a_line(own: Path) -> None:
+    argv = [*data_flags(own), *OWN, *FLAGS]
+    status, _, err = call_train(argv, str(own))
+    assert status == 0, err
+    change_reader(own, "return self.pixels", "return 255 - self.pixels")
+    image = str(next((own / "imgs").iterdir()))
+    for given in (["predict", image, "-o", "mask.png", *OWN], ["evaluate", "--workers", "0", *OWN]):
+        sys.modules.pop("my_readers", None)
+        status, out, err = call_main("unet_ddp.__main__", given, str(own))
+        said = f"{' '.join(OWN)}: its source has changed since its training"
+        assert status == 0 and out.count(said) == 1, (out, err)

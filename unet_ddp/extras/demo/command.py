@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
+from warnings import catch_warnings
 
 import tyro
 from PIL import Image
@@ -24,6 +25,7 @@ from unet_ddp.errors import UserError, check_installed, one_line, print_lines
 from unet_ddp.extras.report.gallery import draw_layer, draw_photo, name_colours, to_uri
 from unet_ddp.extras.report.page import open_template
 from unet_ddp.files import ended_by_sigterm, temporary_folder
+from unet_ddp.prediction.changed_code import ChangedCode
 from unet_ddp.prediction.config import PredictConfig
 from unet_ddp.prediction.load import mark_masks
 from unet_ddp.prediction.outputs.base import ImageFiles, open_outputs
@@ -59,14 +61,15 @@ def main(argv: Sequence[str]) -> int:
         import gradio  # reads the environment
 
         models = [find_model(name, typed="demo {}") for name in config.model or [None]]
-        predictor = Predictor.from_checkpoint(*models, network=config.network)
+        with catch_warnings(action="ignore", category=ChangedCode):  # a note says it
+            predictor = Predictor.from_checkpoint(*models, network=config.network)
         page = build_page(gradio, predictor)
         _, url, _ = page.launch(
             server_name="127.0.0.1", share=False, quiet=True, prevent_thread_lock=True,
             ssr_mode=False, footer_links=[], run_history=False,
             theme=gradio.themes.Default(font=["system-ui"], font_mono=["monospace"]),
         )  # fmt: skip
-        print_lines(f"{', '.join(map(str, models))}: on {url} until Ctrl-C")
+        print_lines(*predictor.notes, f"{', '.join(map(str, models))}: on {url} until Ctrl-C")
         page.block_thread()
     return 0
 

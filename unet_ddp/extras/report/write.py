@@ -90,7 +90,7 @@ def write_report(
     def write() -> Path:
         pictures = make_gallery(evaluation, predictor, dataset) if evaluation else []
         badly = describe_rare(evaluation, rare) if evaluation else []
-        for line in badly:
+        for line in [*(loaded.notes if evaluation else []), *badly]:
             log(line)
         text = render(_fill_page(folder, model, evaluation, pictures, [*notes, *badly]))
         with write_errors(path):

@@ -33,12 +33,12 @@ _OF_TWO = {"Dice": ("dice", "Dice of {}"), "IoU": ("iou", "IoU of {}")}  # the s
 
 def read_checked(
     checkpoint: str, scale: float | None, network: str | None
-) -> tuple[SavedModel, Path]:
-    """Return the network of a checkpoint, which can be built, and its file."""
+) -> tuple[SavedModel, Path, list[str]]:
+    """Return the network of a checkpoint, which can be built, its file, and lines about code that has changed."""
     source = find_model(checkpoint)
     saved = read_model(source, scale)
-    build_model(saved, source, torch.device("cpu"), fold=False, network=network)
-    return saved, source
+    built = build_model(saved, source, torch.device("cpu"), fold=False, network=network)
+    return saved, source, [f"warning: {line}" for line in built.changes]
 
 
 def write_card(
