@@ -225,6 +225,15 @@ def test_the_other_commands_take_addresses(place: Place, undisturbed: Path, web:
     place.succeed(1, "three", COMMAND, "doctor", "--list", "list.csv")
     out = place.succeed(1, "three", COMMAND, "report", place.address)
     assert out == f"wrote {place.address}/report.html\n" and b"<html" in place.read("report.html")
+    page, gone = place.read("report.html"), place.folder / "gone.pt"
+    content = checkpoint.load(undisturbed / "best.pt")
+    content["config"]["images"] = "nowhere"
+    checkpoint.save(gone, content)
+    put(as_path(place.address) / "best.pt", gone)
+    status, _, err = place.run(1, "three", COMMAND, "report", place.address)
+    assert status == 2 and err.startswith(f"error: {place.address}/report.html: kept, as a new one")
+    assert f"--model {place.address} --images" in err and place.read("report.html") == page
+    put(as_path(place.address) / "best.pt", undisturbed / "best.pt")
     argv = [*files, *FLAGS, "--stop-after", "1", "--load", stored]
     assert f"network as in {stored}" in place.succeed(1, "three", "train", *argv)
 

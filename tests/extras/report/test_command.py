@@ -86,6 +86,14 @@ def test_a_run_whose_images_are_gone_has_a_page_of_its_curves(
         assert any("nowhere" in text for text in page.texts_of("p"))
 
 
+def test_a_folder_in_the_place_of_the_page_is_named(trained: Path, tmp_path: Path) -> None:
+    moved = copy_without_images(trained, tmp_path / "moved")
+    (moved / "report.html").unlink()
+    (moved / "report.html").mkdir()
+    with pytest.raises(UserError, match=r"report\.html: "):
+        main([str(moved)])
+
+
 @pytest.mark.parametrize("names", ["nowhere", None], ids=["images", "best.pt"])
 def test_a_full_page_is_not_replaced_by_one_without_scores_and_images(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], names: str | None

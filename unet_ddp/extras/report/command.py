@@ -90,7 +90,8 @@ def find_validation(
 
 def _keep_full(page: Path, note: str) -> None:
     """Raise a UserError if a page without scores and images, as `note` says, would replace one that has them."""
-    if page.exists() and b"<img" in page.read_bytes():
+    is_there = page.exists() if is_address(page) else page.is_file()
+    if is_there and b"<img" in page.read_bytes():
         raise UserError(
             f"{page}: kept, as a new one would have {note}; for a page of the curves alone, rename the old one"
         )
