@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from unet_ddp.config import TrainConfig
+import tyro
+
 from unet_ddp.errors import UserError, count_of
-from unet_ddp.settings import Kind, as_flag, names_of, settings_of, values_of
+from unet_ddp.settings import as_flag, settings_of, values_of
 
 _NO_VALUE = re.compile(r"Missing value for argument '(.+)'\. Expected (\d+|at least one) values?")
 _NO_CHOICE = re.compile(r"invalid choice '(.*)' for argument '(.+)'\. Expected one of \((.*)\)")
@@ -73,7 +74,7 @@ def _refuse_empty(config: object, argv: Sequence[str]) -> None:
 
 
 def _refuse_repeated(config: object, argv: Sequence[str]) -> None:
-    """Raise a UserError if data, or what may have several values, are given twice: the first would be lost.
+    """Raise a UserError if a flag of any number of values is given twice, as only the last values count.
 
     Of all other settings the last value counts, so that a script can be followed by flags of its user.
     """
@@ -86,18 +87,14 @@ def _refuse_repeated(config: object, argv: Sequence[str]) -> None:
             typed.setdefault(flag.lstrip("-").replace("-", "_"), []).append(last)
         else:
             last.append(word)
-    values, places = values_of(config), names_of(TrainConfig, Kind.DATA_PLACE)
-    for name, each in settings_of(type(config)).items():
+    for each in settings_of(type(config)).values():
         given = [found for alias in each.names for found in typed.get(alias, [])]
-        is_several = isinstance(values[name], tuple)
-        if len(given) < 2 or not (is_several or name in places):
+        if tyro.conf.UseAppendAction in each.notes or "..." not in str(each.hint):
             continue
-        one, *_, other = (" ".join(found if is_several else found[:1]) for found in given)
-        if one != other:
-            advice = "give it once, with all values" if is_several else "use one of them"
-            if name in ("images", "masks") and "list" in values:
-                advice += ", or name the images of both in a --list"
-            raise UserError(f"{each.flag} {one} and {each.flag} {other}: {advice}")
+        others = [found for found in given if found != given[0]]
+        if others:
+            both = " and ".join(f"{each.flag} {' '.join(found)}" for found in (given[0], others[0]))
+            raise UserError(f"{both}: give it once, with all values")
 
 
 def _reword_unread(flag: str, reason: str) -> str:
