@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from unet_ddp.runs.writers import RunInfo
 
 _MOMENTS = "step", "epoch", "saved", "close"
+# Beginnings of what Lightning, Keras and Hugging Face call.
+_OF_OTHERS = re.compile(
+    r"on_(batch|before|after|epoch|evaluate|exception|fit|load|log|predict|sanity|save|step|test|train|valid)"
+)
 
 
 class OwnCallback:
@@ -33,6 +38,11 @@ class OwnCallback:
                 f"--callback {name}: makes {shorten(self._callback)}, which has none of the methods "
                 f"{', '.join(_MOMENTS)}; see docs/own_parts.md"
             )
+        for other in vars(type(self._callback)):
+            if other not in _MOMENTS and _OF_OTHERS.match(other):
+                raise UserError(
+                    f"--callback {name}: nothing calls {other}; the methods are {', '.join(_MOMENTS)}; see docs/own_parts.md"
+                )
         for moment, method in found.items():
             if inspect.iscoroutinefunction(method):
                 raise UserError(f"--callback {name}: {moment} is never awaited; leave async out")

@@ -13,6 +13,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.plugins import find
 from unet_ddp.runs.build import ModelSpec, build_state, new_schedule
 from unet_ddp.runs.own_augmentation import try_augmentation
+from unet_ddp.runs.own_flags import check_typed
 from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.settings import called, with_values
@@ -53,6 +54,7 @@ class RunBuilder:
             self.state = build_state(
                 config, self.spec, self.data, self.start, loaders, self.world, self.parts
             )
+        check_typed(config, self.spec.architecture, self.state.network, self.spec.loss)
         return self.state, loaders
 
 

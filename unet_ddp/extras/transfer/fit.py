@@ -22,7 +22,7 @@ from unet_ddp.config import TrainConfig
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.errors import count_of, join_some
+from unet_ddp.errors import UserError, count_of, join_some
 from unet_ddp.extras.transfer.pretrained import find_packaged, read_packaged
 from unet_ddp.files import as_path
 from unet_ddp.network.architecture import Architecture, full_name, in_encoder, trust
@@ -60,6 +60,11 @@ class GivenWeights:
             )
         if not self.is_whole:
             return architecture, preprocessing, []
+        told = architecture.model
+        if is_own("networks", told) and not is_own("networks", described.model):
+            raise UserError(
+                f"--model {told}: {self.source} contains its network, {described.model}; leave out --model, or --load"
+            )
         described = trust(described, architecture.model, self.source, "--model")
         architecture = replace(
             described, num_classes=architecture.num_classes, channels=architecture.channels
