@@ -20,9 +20,7 @@ from unet_ddp.training.own_state import find_changed, keeping, read_unsaved
 from unet_ddp.training.step import seed_all
 
 _SAMPLES = 8
-_SAMPLES_BY_CHANCE = (
-    64  # of one that takes numbers of the program's generators: it may do so for few samples
-)
+_SAMPLES_BY_CHANCE = 64  # of one that takes the program's own random numbers, perhaps for few
 
 
 def try_augmentation(config: TrainConfig, data: PreparedData, image_format: ImageFormat) -> None:

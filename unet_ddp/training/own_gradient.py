@@ -16,7 +16,7 @@ _LEAF = "torch::autograd::AccumulateGrad"  # torch's name of a step without a fu
 
 
 def leaves_by_distance(output: Tensor) -> Iterator[list[Tensor]]:
-    """Yield the tensors that a gradient of `output` ends at, the nearest first: those of one distance together."""
+    """Yield the tensors that a gradient of `output` ends at, in lists of one distance, the nearest first."""
     steps: dict[Any, None] = dict.fromkeys(filter(None, [output.grad_fn]))
     seen: dict[Any, None] = {}
     while steps:
@@ -33,7 +33,7 @@ def check_trained(
 ) -> Tensor:
     """Return what `compute` does with `part`, after a check that each tensor with a gradient is a parameter of it.
 
-    A tensor that each call makes anew is not kept, and one may need a gradient for the sake of checkpointing alone.
+    A tensor that each call makes again is not kept, and one may have a gradient for checkpointing only.
 
     Raises:
         UserError: one is kept, and is no parameter.
