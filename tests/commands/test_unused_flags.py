@@ -1,4 +1,4 @@
-"""A flag that a part of the user's own does not use is one line, not left out without a word."""
+"""A flag that a network, or a part of the user's own, does not use is one line, not left out without a word."""
 
 from __future__ import annotations
 
@@ -86,6 +86,8 @@ def train(folder: Path, *flags: str, name: str) -> tuple[int, str, str]:
         ((*SMALL, "--bilinear"), "--bilinear: unused_parts:Small has no parameter bilinear; leave"),
         ((*SMALL, "--encoder", "resnet18"), "--encoder: unused_parts:Small has no parameter encoder"),
         ((*SMALL, "--encoder-rate", "0.1"), "--encoder-rate 0.1: no module of unused_parts:Small is"),
+        (("--encoder", "resnet18", "--width", "4"), "--width: unet with resnet18 has no parameter width; leave"),
+        (("--model", "fpn", "--bilinear"), "--bilinear: fpn with resnet34 has no parameter bilinear; leave"),
         (("--loss", "unused_parts:mine", "--class-weights", "1", "3"), "--class-weights: --loss unused_parts:mine is"),
         (("--callback", "unused_parts:Misnamed"), "--callback unused_parts:Misnamed: nothing calls on_epoch_end; the"),
     ],

@@ -20,17 +20,17 @@ _OF_NETWORKS = "encoder", "width", "bilinear"
 def check_typed(
     config: TrainConfig, architecture: Architecture, network: nn.Module, loss: SegmentationLoss
 ) -> None:
-    """Refuse typed settings that parts of the user's own do not use; a recipe's may be for other parts.
+    """Refuse typed settings that the network or the loss does not use; a recipe's may be for other parts.
 
     Raises:
         UserError: there is one.
     """
     typed, part = config.given - config.recipe, architecture.part
+    known = inspect.signature(find("networks", part)).parameters
+    for name in typed.intersection(_OF_NETWORKS) - known.keys():
+        flag, network_name = as_flag(name), str(architecture).partition(",")[0]
+        raise UserError(f"{flag}: {network_name} has no parameter {name}; leave {flag} out")
     if not is_built_in("networks", part):
-        known = inspect.signature(find("networks", part)).parameters
-        for name in typed.intersection(_OF_NETWORKS) - known.keys():
-            flag = as_flag(name)
-            raise UserError(f"{flag}: {part} has no parameter {name}; leave {flag} out")
         has_encoder = any(in_encoder(name) for name, _ in network.named_parameters())
         rate = config.optimization.encoder_rate
         if "encoder_rate" in typed and rate != 1 and not has_encoder:
