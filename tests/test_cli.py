@@ -117,10 +117,12 @@ def test_an_output_may_be_repeated() -> None:
 def test_a_script_may_be_followed_by_other_values() -> None:
     """And the same values may be given again."""
     flags = "--images c --masks b --lr 1 --epochs 3 -e 5 --images=a --lr 2 --class-names a b"
+    flags += " --crop-size 32 32 --crop-size 64 64 --loss-weights 1 2 --loss-weights 1 1"
     config = parse_train([*flags.split(), "--class_names", "a", "b"])
     assert (config.data.images, config.data.masks) == ("a", "b")
     assert config.data.class_names == ("a", "b")
     assert (config.optimization.epochs, config.optimization.learning_rate) == (5, 2)
+    assert (config.data.crop_size, config.optimization.loss_weights) == ((64, 64), (1, 1))
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def _refuse_empty(config: object, argv: Sequence[str]) -> None:
 
 
 def _refuse_repeated(config: object, argv: Sequence[str]) -> None:
-    """Raise a UserError if a flag of any number of values is given twice, as only the last values count.
+    """Raise a UserError if a flag of any number of names is given twice, as only the last ones count.
 
     Of all other settings the last value counts, so that a script can be followed by flags of its user.
     """
@@ -89,7 +89,7 @@ def _refuse_repeated(config: object, argv: Sequence[str]) -> None:
             last.append(word)
     for each in settings_of(type(config)).values():
         given = [found for alias in each.names for found in typed.get(alias, [])]
-        if tyro.conf.UseAppendAction in each.notes or "..." not in str(each.hint):
+        if tyro.conf.UseAppendAction in each.notes or "str, ..." not in str(each.hint):
             continue
         others = [found for found in given if found != given[0]]
         if others:
