@@ -14,6 +14,7 @@ from unet_ddp.checks.rules import (
     check_rules,
     common_values,
     crop_size,
+    find_mixture,
     measure_range,
 )
 from unet_ddp.checks.table import Table
@@ -101,9 +102,25 @@ GREY, BANDS = {"channels": 1}, {"channels": 5}
         ([palette("a", "kr"), palette("b", "krrrr", 0, 1)], {}, []),  # unused indices
         ([palette("a", "kr"), palette("b", "krkk", 0, 2), palette("c", "krkk", 3)], {}, []),  # colours that say nothing
         ([palette("a", "krg"), palette("b", "krg", 2), palette("c", "krgb", 3)], {}, []),
+        # palettes, with flags that say which indices are one class or none
+        ([palette("a", "kr"), palette("b", "kgr", 0, 2)], {"mask_threshold": 0}, []),
+        ([palette("a", "kr"), palette("b", "kgr", 0, 2)], {"mask_threshold": 1}, ["#ff0000 is index 1 in m/a.png and 2 in m/b.png"]),
+        ([palette("a", "kr"), palette("b", "kg")], {"mask_threshold": 0}, []),
+        ([palette("a", "kr"), palette("b", "rk")], {"mask_threshold": 0}, ["#000000 is index 0 in m/a.png and 1 in m/b.png"]),
+        ([palette("a", "krg", 0, 1, 2), palette("b", "krr", 0, 1, 2)], {"mask_threshold": 0}, []),  # numbers of objects
+        ([palette("a", "kr"), palette("b", "kgr", 0, 2)], {"ignore_index": 2}, []),
+        ([palette("a", "kr"), palette("b", "kgr", 0, 2)], {"ignore_index": 1}, []),
+        ([palette("a", "kr"), palette("b", "kgr", 0, 2)], {"ignore_index": 0}, ["#ff0000 is index 1 in m/a.png and 2 in m/b.png"]),
+        ([palette("a", "krg", 0, 1, 2), palette("b", "krb", 0, 1, 2)], {"ignore_index": 2}, []),
+        ([palette("a", "krg", 0, 1, 2), palette("b", "krb", 0, 1, 2)], {"ignore_index": 1}, ["index 2 is #00ff00 in m/a.png and #0000ff in m/b.png"]),
+        ([palette("a", "kr"), palette("b", "kgr", 0, 2)], {"classes": 3}, ["#ff0000 is index 1 in m/a.png and 2 in m/b.png"]),  # says not which
+        ([palette("a", "kr"), palette("b", "kgr", 0, 1, 2)], {"instances": True}, []),
         # bits
         ([scanned("a", None, {"bits": 1}), scanned("b", values=(0, 255))], {}, ["m/a.png has 1 bit, so its white is 1, and 255 in m/b.png: save all masks with 8 bit"]),
         ([scanned("a", None, {"bits": 1}), scanned("b", values=(0, 255))], {"mask_threshold": 0}, []),
+        ([scanned("a", None, {"bits": 1}), scanned("b", values=(0, 255))], {"mask_threshold": 127}, ["m/a.png has 1 bit"]),
+        ([scanned("a", None, {"bits": 1}), scanned("b", values=(0, 255))], {"ignore_index": 255}, []),
+        ([scanned("a", None, {"bits": 4}, values=(0, 15)), scanned("b", values=(0, 255))], {"mask_threshold": 7}, []),
         ([scanned("a", None, {"bits": 4}, values=(0, 15)), scanned("b", values=(0, 255))], {}, ["m/a.png has 4 bit, so its white is 15, and 255 in m/b.png: save all masks with 8 bit"]),
         ([scanned("a", None, {"bits": 2}, values=(0, 1)), scanned("b", values=(0, 85))], {}, ["m/a.png has 2 bit, so its grey is 1, and 85 in m/b.png: save all masks with 8 bit"]),
         ([scanned("a", None, {"bits": 4}, values=(0, 2)), scanned("b", values=(0, 2))], {}, []),
@@ -140,6 +157,67 @@ def test_rules(pairs: list[ScannedPair], flags: dict[str, Any], expected: list[s
     assert len(found) == len(expected), found
     for line, text in zip(found, expected, strict=True):
         assert text in line
+
+
+RAMP = tuple((k, k, k) for k in range(256))
+RED_RAMP = tuple((k, 0, 0) for k in range(256))
+AS_TWO, AS_VOID, AS_THREE = {"mask_threshold": 0}, {"ignore_index": 255}, {"classes": 3}
+
+
+@pytest.mark.parametrize(
+    ("ones", "whites", "expected"),
+    [
+        ({}, {}, [AS_TWO, AS_VOID, AS_THREE]),
+        ({"palette": (RAMP[0], RAMP[255])}, {"palette": RAMP}, [AS_TWO, AS_VOID]),
+        ({"palette": (RAMP[0], RAMP[255])}, {"palette": RED_RAMP}, [AS_TWO, AS_VOID, AS_THREE]),
+        ({"palette": RAMP[2:]}, {"palette": RAMP}, [AS_TWO]),  # two colours of index 0
+        ({"palette": RAMP[::-1]}, {"palette": RAMP[::-1][:1] + RAMP[1:]}, [AS_TWO, AS_VOID, AS_THREE]),
+        ({"palette": (RAMP[255], RAMP[0])}, {"palette": RAMP}, []),  # black is 0, and 1
+        ({"bits": 1}, {}, [AS_TWO, AS_VOID]),
+    ],
+)  # fmt: skip
+def test_only_flags_that_help_are_advised_for_masks_of_1_and_of_255(
+    ones: dict[str, Any], whites: dict[str, Any], expected: list[dict[str, Any]]
+) -> None:
+    pairs = scanned("a", None, ones), scanned("b", None, whites, values=(0, 255))
+    table = Table.from_scan(pairs)
+    advice = find_mixture(table, common_values(table), DataConfig()) or ""
+    for flags in (AS_TWO, AS_VOID, AS_THREE):
+        assert (not problems(*pairs, **flags)) == (flags in expected)
+        for name, value in flags.items():
+            assert (f"--{name.replace('_', '-')} {value}" in advice) == (flags in expected)
+
+
+def test_a_threshold_is_advised_for_palettes_only_if_it_helps() -> None:
+    advice = "save the masks as colour images, or use --mask-threshold 0 if all indices above 0"
+    one, other = palette("a", "kr"), palette("b", "kgr", 0, 2)
+    assert advice in problems(one, other)[0]
+    for refused in ({"classes": 3}, {"class_names": ("x", "y", "z")}):
+        assert problems(one, other, **refused)[0].endswith("as colour images")
+    assert problems(one, other, palette("c", "gk"))[0].endswith("as colour images")
+    assert problems(palette("a", "rk", 1), palette("b", "kr", 0))[0].endswith("as colour images")
+
+
+def test_palettes_cost_little_for_many_values() -> None:
+    """A palette is hashed once for its masks, not once for each of their values."""
+    hashes = 0
+
+    class Counted(tuple[tuple[int, int, int], ...]):
+        def __hash__(self) -> int:
+            nonlocal hashes
+            hashes += 1
+            return super().__hash__()
+
+    def count(values: tuple[int, ...]) -> int:
+        nonlocal hashes
+        mask = {"palette": Counted(RAMP)}
+        pair = scanned("a", None, mask, values=values, counts=(1,) * len(values))
+        table = Table.from_scan([pair])
+        hashes = 0
+        check_rules(DataConfig(), Report(), table)
+        return hashes
+
+    assert count(tuple(range(200))) == count((0, 1))
 
 
 def test_a_run_stops_at_the_first_problem() -> None:
@@ -209,7 +287,10 @@ def test_palettes_that_agree_where_they_are_used_are_one(
         scanned(f"n{k}", None, {"palette": colours}, values=used, counts=(9,) * len(used))
         for k, (colours, used) in enumerate(masks)
     ]
-    assert common_values(Table.from_scan(pairs)).palette == expected
+    table = Table.from_scan(pairs)
+    assert common_values(table).palette == expected
+    if expected is None and all(colours for colours, _ in masks):
+        assert common_values(table, ignore=1).palette is not None  # its colour counts not
 
 
 # -- range ---------------------------------------------------------------------------------

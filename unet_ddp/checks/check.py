@@ -139,7 +139,7 @@ def check_dataset(
     form = check_rules(config, report, table)
     for reader in find_readers(pair.image for *_, pair in table.groups):
         table = report.attempt(partial(_check_kinds, reader, config, table, labels)) or table
-    values = common_values(table)
+    values = common_values(table, config.ignore_index)
     labels = labels or _choose_labels(config, report, table, values, parts=parts)
     split = split and sides.spread(split, training, table, labels, moved)
     split = split and sides.settle(config, report, split, training, scanned)
@@ -252,7 +252,7 @@ def _choose_labels(
         ignore = config.ignore_index
         problem = find_numbers(table, values, ignore, report)
         if problem is None and ignore is None:
-            problem = find_mixture(table, values)
+            problem = find_mixture(table, values, config)
         if problem is not None:
             report.add_problems([problem])
             return None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from unet_ddp.checks.mask_palettes import check_palettes, common_palette
+from unet_ddp.checks.mask_palettes import are_two_classes, check_palettes, common_palette
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import MaskValues
@@ -65,12 +66,13 @@ def _check_bits(table: Table, config: DataConfig) -> Iterator[str]:
     found: dict[tuple[int, int], Path] = {}
     for row, kind, value, _ in table.values:
         found.setdefault((table.kinds[kind].mask.bits, value), table.pairs[row].mask)
-    if config.mask_threshold == 0 or called(config, "label_rules"):
+    if called(config, "label_rules"):
         return
     for (bits, value), one in sorted(found.items(), reverse=True):
         grey = value * 255 // ((1 << bits) - 1)
         other = found.get((8, grey))
-        if bits < 8 and value and other and (8, value) not in found:
+        is_new = bits < 8 and value and (8, value) not in found
+        if is_new and other and are_two_classes(value, grey, config):
             name = "white" if grey == 255 else "grey"
             yield (
                 f"{one} has {bits} bit, so its {name} is {value}, and {grey} in {other}: save all masks with 8 bit"
@@ -169,8 +171,8 @@ def check_rules(config: DataConfig, report: Report, table: Table) -> ImageFormat
 # -- shared properties ---------------------------------------------------------------------
 
 
-def common_values(table: Table) -> MaskValues:
-    """Return the values of all masks together."""
+def common_values(table: Table, ignore: int | None = None) -> MaskValues:
+    """Return the values of all masks together; the colour of the value `ignore` may differ."""
     counts: Counter[int] = Counter()
     examples: dict[int, str] = {}
     for row, _, value, pixels in table.values:
@@ -181,7 +183,7 @@ def common_values(table: Table) -> MaskValues:
         counts,
         examples,
         rgb=table.kinds[0].mask.has_colour_values,
-        palette=common_palette(table),
+        palette=common_palette(table, ignore),
         lossy=lossy[0] if lossy else None,
         names=table.pairs.class_names,
     )
@@ -231,8 +233,11 @@ def measure_range(table: Table, chosen: Flags, channels: int) -> PixelRange | No
     return PixelRange(low, high, tuple(mean), tuple(std))
 
 
-def find_mixture(table: Table, values: MaskValues) -> str | None:
-    """Return what is wrong if a class is 1 in some masks and 255 in the others; None otherwise."""
+def find_mixture(table: Table, values: MaskValues, config: DataConfig) -> str | None:
+    """Return what is wrong if a class is 1 in some masks and 255 in the others; None otherwise.
+
+    Of the flags that say what they are, it names those that no rule of palettes or bits refuses.
+    """
     if values.values != [0, 1, 255]:
         return None
     ones = set[int]()
@@ -243,7 +248,19 @@ def find_mixture(table: Table, values: MaskValues) -> str | None:
         whites.update(row[value == 255].tolist())
     if ones & whites:  # 255 may be void
         return None
-    return (
-        f"masks of 0 and 1 ({values.examples[1]}) and of 0 and 255 ({values.examples[255]}): use "
-        "--mask-threshold 0 if 1 and 255 are one class, --ignore-index 255 if 255 is void, or --classes 3"
-    )
+    remedies = {
+        "--mask-threshold 0 if 1 and 255 are one class": replace(config, mask_threshold=0),
+        "--ignore-index 255 if 255 is void": replace(config, ignore_index=255),
+        "--classes 3": replace(config, classes=3),
+    }
+    rules = check_palettes, _check_bits
+    possible = [
+        text
+        for text, changed in remedies.items()
+        if not any(line for rule in rules for line in rule(table, changed))
+    ]
+    if not possible:
+        return None
+    *others, last = possible
+    advice = f"{', '.join(others)}, or {last}" if others else last
+    return f"masks of 0 and 1 ({values.examples[1]}) and of 0 and 255 ({values.examples[255]}): use {advice}"
