@@ -35,7 +35,7 @@ from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline, result_files, terminal_table, write_results
 from unet_ddp.evaluation.uncertainty import Uncertainty, measure
-from unet_ddp.evaluation.validation_split import find_given, rebuild, resizes_masks
+from unet_ddp.evaluation.validation_split import advising, find_given, rebuild, resizes_masks
 from unet_ddp.files import (
     as_local_path,
     check_no_input,
@@ -47,7 +47,7 @@ from unet_ddp.metrics.scores import count_classes
 from unet_ddp.prediction.backends import build_model, check_described
 from unet_ddp.prediction.load import indent
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.settings import flag, joined
+from unet_ddp.settings import flag, joined, settings_of
 
 
 @dataclass(frozen=True)
@@ -145,14 +145,15 @@ def score(
     predictor = Predictor([loaded], device=world.device)
     resize_masks = resizes_masks(job.model.run)
     dataset = EvaluationDataset(job.pairs, predictor, full_size=True, resize_masks=resize_masks)
-    evaluation = score_pairs(
-        predictor,
-        dataset,
-        world,
-        threshold=job.threshold,
-        tolerance=config.tolerance,
-        workers=config.workers,
-    )
+    with advising(*(each.flag for each in settings_of(EvaluateConfig).values())):
+        evaluation = score_pairs(
+            predictor,
+            dataset,
+            world,
+            threshold=job.threshold,
+            tolerance=config.tolerance,
+            workers=config.workers,
+        )
     return evaluation, predictor, dataset
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -103,7 +104,17 @@ def find_given(
     if is_whole or how.window is None:
         return pairs
     pairs = find(config=how)  # a scene may be too large to read whole
-    return pairs.settle(Split(pairs[:0], pairs, ""), how).validation
+    with advising():
+        return pairs.settle(Split(pairs[:0], pairs, ""), how).validation
+
+
+@contextmanager
+def advising(*known: str) -> Iterator[None]:
+    """Return a context whose UserErrors have no advice of train.py or predict.py, but for the flags that are `known`."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(_without_flags(str(error), known)) from None
 
 
 def _with_readers(

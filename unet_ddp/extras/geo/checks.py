@@ -196,6 +196,6 @@ def ground_scale(path: Path, own: float | None, scale: float, resolution: float)
     if finest > resolution * _ALIKE:
         raise UserError(
             f"{real_file(path)}: pixels of {own:g} m on the ground, the network takes {resolution / scale:g} m; "
-            f"images are never enlarged: use --ground-resolution {finest:g} or more"
+            f"images are never enlarged; use --ground-resolution {finest:g} or more, or give finer images"
         )
     return min(1.0, finest / resolution)

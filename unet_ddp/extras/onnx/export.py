@@ -15,6 +15,7 @@ from unet_ddp.checkpoints.weights import SavedModel, find_model, read_model
 from unet_ddp.cli import parse
 from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.errors import RunError, UserError, join_some, print_lines
+from unet_ddp.evaluation.validation_split import advising
 from unet_ddp.extras.onnx.backend import OnnxBackend, describe_network
 from unet_ddp.extras.onnx.export_data import Scored, find_scored, read_calibration
 from unet_ddp.extras.onnx.gate import (
@@ -266,7 +267,8 @@ def _find_passing(
         networks = {
             name: open_predict(temporary, config.form, name, job.model) for name in job.runtimes
         }
-        verdicts = judge(networks, checkpoint, scored.pairs)
+        with advising("--images", "--masks"):
+            verdicts = judge(networks, checkpoint, scored.pairs)
         if any(_passes(job, verdict) for verdict in verdicts.values()):
             return complete, nodes, verdicts
     first = next(iter(verdicts))

@@ -10,7 +10,7 @@ from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.readers.base import Pixels
 from unet_ddp.data.readers.read import Source
 from unet_ddp.errors import UserError, count_of
-from unet_ddp.evaluation.validation_split import find_given, rebuild, resizes_masks
+from unet_ddp.evaluation.validation_split import advising, find_given, rebuild, resizes_masks
 from unet_ddp.extras.onnx.quantisation import CALIBRATION
 from unet_ddp.prediction.backends import LoadedModel
 from unet_ddp.prediction.paths import find_images
@@ -78,6 +78,6 @@ def read_calibration(
 
 def _read(path: Path, model: LoadedModel) -> Pixels:
     """Return an image, of a large one a part."""
-    with Source(path) as source:
+    with advising("--calibration"), Source(path) as source:
         image = open_image(source, model.preprocessing.format, model.preprocessing.scale)
         return image.read(0, min(TILE, image.input_size[0]))[:, :TILE]
