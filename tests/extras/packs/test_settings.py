@@ -19,7 +19,12 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.extras.overlap.checks import check_packed_classes
 
-NONE: dict[str, Any] = {"overlap": False, "instances": False, "ignore_index": None}
+NONE: dict[str, Any] = {
+    "overlap": False,
+    "instances": False,
+    "ignore_index": None,
+    "mask_threshold": None,
+}
 
 
 def save(path: Path, values: np.ndarray) -> None:
@@ -51,6 +56,8 @@ def prepare(config: DataConfig) -> PreparedData:
         ({"overlap": True, "in_folders": True}, "--overlap"),
         ({"instances": True}, "--instances"),
         ({"ignore_index": 3}, "--ignore-index 3"),
+        ({"mask_threshold": 0}, "--mask-threshold 0"),
+        ({"mask_threshold": 1, "ignore_index": 3}, "--ignore-index 3 --mask-threshold 1"),
         ({"overlap": True, "in_folders": True, "ignore_index": 7}, "--overlap --ignore-index 7"),
     ],
 )
@@ -87,6 +94,14 @@ def test_settings_that_a_pack_was_made_without_may_be_given(tmp_path: Path) -> N
 def test_numbered_objects_may_be_one_class(tmp_path: Path) -> None:
     own = pack(make(tmp_path, instances=True), tmp_path / "pack")
     assert prepare(replace(own, instances=False, mask_threshold=0)).labels.num_classes == 2
+
+
+def test_masks_that_were_packed_with_a_threshold_may_be_read_in_another_way(tmp_path: Path) -> None:
+    config = make(tmp_path, mask_threshold=0)
+    own, none = pack(config, tmp_path / "pack"), {"mask_threshold": None}
+    for settings in ({"mask_threshold": 2}, {"classes": 4}, {"instances": True}, {"overlap": True}):
+        expected = prepare(replace(config, **{**none, **settings})).labels
+        assert prepare(replace(own, **{**none, **settings})).labels == expected
 
 
 def test_masks_of_classes_that_overlap_are_not_scored_as_those_that_do_not(tmp_path: Path) -> None:

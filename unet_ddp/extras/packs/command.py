@@ -150,23 +150,30 @@ def write_pack(
         members = Members(table.pairs, mark, config.ignore_index)
         parts = plan_shards(members, int(shard_mb * 2**20))
         shards = _write_shards(output, members, parts, places, attempt, begun, workers)
-        index = PackIndex(
-            table.kinds,
-            shards,
-            attempt,
-            mark,
-            validation=_count_validation(data),
-            nodata=config.nodata,
-            channels=config.channels,
-            class_names=table.pairs.class_names,
-            readers=config.reader,
-            overlap=config.overlap,
-            instances=config.instances,
-            ignore_index=config.ignore_index,
-        )
+        index = _make_index(shards, attempt, mark, data, config)
         with new_file(output / INDEX) as path:
             write_columns(path, asdict(index), _index_columns(table, places))
     return shards
+
+
+def _make_index(
+    shards: list[Shard], attempt: str, mark: str, data: CheckedData, config: DataConfig
+) -> PackIndex:
+    return PackIndex(
+        data.table.kinds,
+        shards,
+        attempt,
+        mark,
+        validation=_count_validation(data),
+        nodata=config.nodata,
+        channels=config.channels,
+        class_names=data.table.pairs.class_names,
+        readers=config.reader,
+        overlap=config.overlap,
+        instances=config.instances,
+        ignore_index=config.ignore_index,
+        mask_threshold=config.mask_threshold,
+    )
 
 
 def _find_mark(table: Table) -> str:

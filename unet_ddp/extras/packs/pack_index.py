@@ -54,9 +54,10 @@ class PackIndex:
     channels: int | None
     class_names: tuple[str, ...] = ()  # of folders, of which a mask's value has a bit each
     readers: tuple[str, ...] = ()  # of the user's own, as --reader names them
-    overlap: bool = False  # as the masks were checked, like the next two
+    overlap: bool = False  # as the masks were checked, like the next three
     instances: bool = False
     ignore_index: int | None = None
+    mask_threshold: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse names of other files, and images that no scan finds."""
@@ -70,7 +71,8 @@ class PackIndex:
 def check_settings(place: Path, index: PackIndex, config: DataConfig) -> None:
     """Raise a UserError if the masks of the pack at `place` would be read as other classes than those packed.
 
-    Numbered objects may become one class, and a palette names the value to ignore.
+    Numbered objects may become one class, a palette names the value to ignore, and settings that exclude a threshold
+    may replace it.
     """
     gone, void = [], index.ignore_index
     if (index.overlap or index.class_names) and not config.overlap:
@@ -80,6 +82,10 @@ def check_settings(place: Path, index: PackIndex, config: DataConfig) -> None:
     if void not in (None, config.ignore_index) and config.palette is None:
         now = "" if config.ignore_index is None else f" (not {config.ignore_index})"
         gone.append(f"--ignore-index {void}{now}")
+    others = config.mask_threshold, config.classes, config.palette
+    is_read = config.overlap or config.instances or others != (None, None, None)
+    if index.mask_threshold is not None and not is_read:
+        gone.append(f"--mask-threshold {index.mask_threshold}")
     if gone:
         raise UserError(
             f"{place}: its masks were packed with {' '.join(gone)}; give the same, or pack the images again"
