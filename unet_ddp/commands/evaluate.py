@@ -185,6 +185,10 @@ def find_job(config: EvaluateConfig, *, writes: bool = True) -> Job:
         from unet_ddp.extras.overlap.checks import check_packed_classes
 
         check_packed_classes(pairs, labels, config.images or f"{source}: the data of its run")
+    if config.images is not None and pairs.scanned is not None:
+        from unet_ddp.extras.packs.scored import check_scored
+
+        check_scored(pairs, labels)
     threshold = config.threshold or model.threshold
     return Job(model, source, pairs, groups, config.images, threshold, output)
 

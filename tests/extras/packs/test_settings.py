@@ -17,7 +17,11 @@ from unet_ddp.config import DataConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
+from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.overlap.checks import check_packed_classes
+from unet_ddp.extras.overlap.labels import OverlapLabels
+from unet_ddp.extras.packs.pairs import open_pack
+from unet_ddp.extras.packs.scored import check_scored
 
 NONE: dict[str, Any] = {
     "overlap": False,
@@ -111,3 +115,48 @@ def test_masks_of_classes_that_overlap_are_not_scored_as_those_that_do_not(tmp_p
             UserError, match=r"p: the classes of its masks are organ, tumour, those"
         ):
             check_packed_classes(pairs.validation, labels, "p")
+
+
+BITS = OverlapLabels((1, 2))
+NUMBERS = ObjectLabels.of(("cell",))
+FOREGROUND = Labels((0, 255), threshold=0)
+CLASSES = Labels((0, 1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels", "said"),
+    [
+        ({"overlap": True}, CLASSES, "--overlap, and the network was trained without;"),
+        ({"overlap": True}, NUMBERS, "--overlap, and the network was trained without;"),
+        ({"overlap": True}, BITS, ""),
+        ({"overlap": True}, FOREGROUND, ""),
+        ({"instances": True}, BITS, "--instances, and the network was trained without;"),
+        ({"instances": True}, CLASSES, "--instances, and the network was trained without;"),
+        ({"instances": True}, Labels((0, 255)), "--instances, and the network was"),
+        ({"instances": True}, NUMBERS, ""),
+        ({"instances": True}, FOREGROUND, ""),
+        ({"instances": True}, Labels((0, 1)), ""),
+        ({"ignore_index": 3}, CLASSES, "--ignore-index 3, and the network was trained without;"),
+        ({"ignore_index": 3}, NUMBERS, "--ignore-index 3, and the network was trained without;"),
+        ({"ignore_index": 3}, FOREGROUND, "--ignore-index 3, and the network was trained without;"),
+        ({"ignore_index": 3}, Labels((0, 1, 3), ignore=2), "trained with --ignore-index 2;"),
+        ({"ignore_index": 3}, Labels((0, 1, 2), ignore=3), ""),
+        ({"ignore_index": 3}, Labels((0, 1, 2, 3), names=("a", "b", "c", "unsure")), ""),
+        ({"ignore_index": 9, "classes": 4}, CLASSES, ""),
+        ({"overlap": True, "in_folders": True, "ignore_index": 7}, BITS, ""),
+        ({}, Labels((0, 1, 2), ignore=3), ""),
+        ({}, NUMBERS, ""),
+        ({}, BITS, ""),
+    ],
+)
+def test_a_network_scores_masks_as_they_were_packed(
+    tmp_path: Path, settings: dict[str, Any], labels: Labels, said: str
+) -> None:
+    """What may be meant is scored: foreground, a value that no mask has, or classes that the user has named."""
+    pack(make(tmp_path, **settings), tmp_path / "pack")
+    pairs = open_pack(tmp_path / "pack")
+    if not said:
+        check_scored(pairs, labels)
+        return
+    with pytest.raises(UserError, match=rf"/pack: its masks were packed with .*{said}"):
+        check_scored(pairs, labels)
