@@ -114,7 +114,7 @@ def advising(*known: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(_without_flags(str(error), known)) from None
+        raise type(error)(_without_flags(str(error), known)) from None
 
 
 def _with_readers(
