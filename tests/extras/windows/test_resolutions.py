@@ -144,19 +144,22 @@ def test_evaluate_scores_the_masks_of_predict(
 
 
 def test_evaluate_names_no_flag_for_scenes_that_are_too_coarse(tmp_path: Path) -> None:
-    """Of windows and of whole scenes: predict.py has --ground-resolution, evaluate has not."""
+    """Of windows and of whole scenes: predict.py has --ground-resolution, evaluate and export have not."""
+    pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     folder, other = write_scenes(tmp_path / "a", 0.5, 0.5), write_scenes(tmp_path / "b", 1.0)
     for name, window in (("cut", ["--window", "64"]), ("whole", [])):
         argv = [*data_flags(folder), *FLAGS, *window, "--epochs", "1", "--exp-name", name]
         status, _, err = run("train", tmp_path, *argv, "--validation", "50", "--batch-size", "1")
         assert status == 0, err
         model = ["--model", str(tmp_path / "checkpoints" / name), "--device", "cpu"]
-        status, _, err = run("evaluate", tmp_path, *model, *data_flags(other))
-        assert (status, err.strip().splitlines()[-1]) == (
-            2,
-            f"error: {other}/imgs/a.tif: pixels of 1 m on the ground, the network takes 0.5 m; "
-            "images are never enlarged; give finer images",
-        )
+        export = ["export", model[1] + "/best.pt", str(tmp_path / "a.onnx")]
+        for argv in (["evaluate", *model], export):
+            status, _, err = run(argv[0], tmp_path, *argv[1:], *data_flags(other))
+            assert (status, err.strip().splitlines()[-1]) == (
+                2,
+                f"error: {other}/imgs/a.tif: pixels of 1 m on the ground, the network takes 0.5 m; "
+                "images are never enlarged; give finer images",
+            )
         status, _, err = run("predict", tmp_path, str(other / "imgs"), *model)
         assert "use --ground-resolution 1 or more, or give finer images" in err
 
