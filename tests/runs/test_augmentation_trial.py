@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 
 BANK, BRUSHES, RNG, CALLS = [], {}, np.random.default_rng(0), [0]
+N, COUNTS, LOG, RING, LAST, SIDE = 0, {"calls": 0, "rows": [0, 0]}, [], [0.0] * 8, None, 0
 
 
 def flip(image, mask, does):
@@ -81,13 +83,121 @@ def brush(image, mask, generator):
     return flip(image, mask, size < 50)
 
 
+def seeded_by_half(image, mask, generator):
+    np.random.seed(generator.integers(100))
+    return flip(image, mask, np.random.rand() < 0.5 and random.random() < 0.1)
+
+
+def third(image, mask, generator):
+    CALLS[0] += 1
+    return flip(image, mask, CALLS[0] % 3 == 0)
+
+
+def after_many(image, mask, generator):
+    global N
+    N += 1
+    return flip(image, mask, N > 5000)
+
+
+class Stronger:
+    def __init__(self):
+        self.n = 0
+
+    def __call__(self, image, mask, generator):
+        self.n += 1
+        return flip(image, mask, generator.random() < self.n // 1000)
+
+
+stronger = Stronger()
+
+
+def previous(image, mask, generator):
+    global LAST
+    LAST, used = image, image if LAST is None else LAST
+    return used, mask
+
+
+def encoded(image, mask, generator):
+    LOG.append(image.tobytes())
+    return image, mask
+
+
+def count_global(image, mask, generator):
+    global N
+    N += 1
+    return flip(image, mask, generator.random() < 0.5)
+
+
+def count_attribute(image, mask, generator):
+    count_attribute.calls = getattr(count_attribute, "calls", 0) + 1
+    return flip(image, mask, generator.random() < 0.5)
+
+
+def count_rows(image, mask, generator):
+    does = generator.random() < 0.5
+    COUNTS["calls"] += 1
+    COUNTS["rows"][int(does)] += 1
+    COUNTS["last"] = np.float32(COUNTS["calls"])
+    COUNTS["mean"] = torch.tensor(0.5) + COUNTS.get("mean", 0)
+    return flip(image, mask, does)
+
+
+def log(image, mask, generator):
+    global N
+    RING[N] = random.SystemRandom().random()
+    N = (N + 1) % len(RING)
+    LOG.append(("changed", RING[N]))
+    return image, mask
+
+
+class Counter:
+    def __init__(self):
+        self.n, self.side, self.last = 0, None, []
+
+    def __call__(self, image, mask, generator):
+        self.n += 1
+        self.side = self.side or image.shape[1] // 2
+        self.last.append(self.n)
+        image[:, : self.side] //= 2
+        return image, mask
+
+
+counter = Counter()
+
+
+def first_side(image, mask, generator):
+    global SIDE
+    SIDE = SIDE or image.shape[1] // 2
+    image[:, :SIDE] //= 2
+    return image, mask
+
+
+def drawing(image, mask, generator):
+    CALLS[0] += 1
+    torch.nn.Linear(2, 2)
+    return image, mask
+
+
+def seeds_all(image, mask, generator):
+    CALLS[0] += 1
+    seed = int(generator.integers(2**31))
+    for function in (random.seed, np.random.seed, torch.manual_seed):
+        function(seed)
+    return flip(image, mask, random.random() + np.random.rand() + float(torch.rand(())) < 1.5)
+
+
 plain = albumentations.Compose([albumentations.HorizontalFlip(), albumentations.RandomBrightnessContrast()])
 """
 TWO, KEPT = "gives two results for one generator", "is kept from sample to sample"
 REFUSED = {
     "by_numpy": TWO, "by_python": TWO, "by_torch": TWO, "seldom": TWO, "by_own": TWO, "inside": TWO,
     "mix": f"its bank {KEPT}", "mixed": f"trial_parts.BANK {KEPT}",
+    "encoded": f"trial_parts.LOG {KEPT}", "seeded_by_half": TWO, "third": TWO, "after_many": TWO, "stronger": TWO, "previous": TWO,
 }  # fmt: skip
+TAKEN = [
+    "seeded", "brush", "plain",
+    "count_global", "count_attribute", "count_rows", "log", "counter", "first_side", "seeds_all",
+]  # fmt: skip
 FLAGS = ["--width", "2", "--epochs", "1", "--validation", "20", "--workers", "0", "--device", "cpu"]
 
 
@@ -116,8 +226,28 @@ def test_what_depends_on_more_than_the_generator_is_a_line(folder: Path, name: s
         assert not (folder / "checkpoints" / "last.pt").exists()
 
 
-@pytest.mark.parametrize("name", ["seeded", "brush", "plain"])
+@pytest.mark.parametrize("name", TAKEN)
 def test_what_is_the_same_for_each_generator_is_taken(folder: Path, name: str) -> None:
-    """Also if it seeds what others share by the generator, or keeps what is the same again."""
+    """Also if it seeds what others share by the generator, keeps what is the same again, or counts and logs its calls."""
     status, _, err = train(folder, name, 0)
     assert status == 0, err
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "least", "most"),
+    [("seeds_all", 0, 20, 40), ("drawing", 0, 100, 200), ("drawing", 2, 20, 40)],
+)
+def test_many_samples_are_made_only_of_one_that_draws_from_shared_generators(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, seconds: int, least: int, most: int
+) -> None:
+    """Not of one that seeds them by its own, nor of one whose calls take long; here with those of a run's five samples."""
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() + seconds * read_calls())
+    status, _, err = train(folder, name, 0)
+    assert status == 0, err
+    assert least <= read_calls() <= most
+
+
+def read_calls() -> int:
+    parts = sys.modules.get("trial_parts")
+    return int(getattr(parts, "CALLS", [0])[0])

@@ -128,7 +128,7 @@ def keeping(*parts: object) -> Iterator[None]:
 
 
 def read_unsaved(part: object) -> dict[str, list[object]]:
-    """Return what a part keeps and no checkpoint has, by its places: flat, and tensors by their norms.
+    """Return what a part keeps and no checkpoint has, by its places: flat, and tensors by their shapes and norms.
 
     Its plain numbers are saved, and not among it. What its classes, its module and their functions keep is.
     """
@@ -164,15 +164,14 @@ def _is_users(kind: object) -> bool:
 def _flatten(value: object, depth: int = 5) -> Iterator[object]:
     """Yield the plain values in containers, and in attributes of the user's objects; objects in those are left out."""
     if isinstance(value, Tensor) and not is_lazy(value):  # a lazy one has no shape
-        yield tuple(value.shape)
         is_odd = value.layout != torch.strided or value.is_quantized or value.is_meta
-        if not is_odd and value.numel() <= _MOST:
-            kind = torch.complex128 if value.is_complex() else torch.float64
-            yield float(torch.linalg.vector_norm(value.detach().to(kind)))
+        is_read = not is_odd and value.numel() <= _MOST
+        kind = torch.complex128 if value.is_complex() else torch.float64
+        norm = torch.linalg.vector_norm(value.detach().to(kind)) if is_read else 0
+        yield tuple(value.shape), float(norm)
     elif isinstance(value, np.ndarray):
-        yield value.shape
-        if value.dtype.kind in "biufc" and value.size <= _MOST:
-            yield float(np.linalg.norm(value.astype(np.complex128)))
+        is_read = value.dtype.kind in "biufc" and value.size <= _MOST
+        yield value.shape, float(np.linalg.norm(value.astype(np.complex128))) if is_read else 0.0
     elif isinstance(value, (set, frozenset)):
         yield frozenset(value)
     elif value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
@@ -225,6 +224,8 @@ def find_changed(before: Mapping[str, list[object]], after: Mapping[str, list[ob
 
 
 def _is_alike(one: object, other: object) -> bool:
+    if isinstance(one, tuple) and isinstance(other, tuple):  # of an array: its shape and norm
+        return one[0] == other[0] and _is_alike(one[1], other[1])
     if isinstance(one, (float, np.floating)) and isinstance(other, (float, np.floating)):
         return math.isclose(one, other, rel_tol=_CLOSE) or (math.isnan(one) and math.isnan(other))
     return bool(one == other) or str(one) == str(other) == "NaT"  # numpy's, which is not itself
@@ -243,9 +244,8 @@ def _copy_values(attributes: Mapping[str, Any]) -> dict[str, Any]:
 @torch.no_grad()
 def _write_back(value: Any, before: Any) -> None:
     if isinstance(value, Tensor):
-        if not torch.equal(
-            value, before
-        ):  # an expanded one can't be written, nor can it have changed
+        # An expanded one can't be written, nor can it have changed.
+        if not torch.equal(value, before):
             value.copy_(before)
         return
     value.clear()
