@@ -161,6 +161,16 @@ def resized(logits: Tensor, network: Any) -> Tensor:
     return F.interpolate(half, scale_factor=2, mode="bicubic")
 
 
+def resized_sigmoid(logits: Tensor, network: Any) -> Tensor:
+    half = F.avg_pool2d(logits, 2).sigmoid()
+    return F.interpolate(half, scale_factor=2, mode="bicubic")
+
+
+def by_hand(logits: Tensor) -> Tensor:
+    shares = logits.exp()
+    return shares / shares.sum(1, keepdim=True)
+
+
 PROBABILITIES: dict[str, Any] = {
     "softmax": lambda x, _: x.softmax(1),
     "sigmoid": lambda x, _: x.sigmoid(),
@@ -171,6 +181,11 @@ PROBABILITIES: dict[str, Any] = {
     "times": lambda x, _: x.softmax(1) * 1.0,
     "clamped": lambda x, _: x.sigmoid().clamp(1e-4, 1 - 1e-4),
     "hard": lambda x, _: F.hardsigmoid(x),
+    "by hand": lambda x, _: by_hand(x),
+    "overflowing": lambda x, _: by_hand(20 * x),
+    "a little more": lambda x, _: x.sigmoid() + 1e-6,
+    "never 0": lambda x, _: x.softmax(1) * 0.99 + 0.01,
+    "resized sigmoid": resized_sigmoid,
 }
 
 
@@ -206,6 +221,11 @@ def emptied(logits: Tensor, network: Any) -> Any:
         lambda x, _: x.clamp(-5, 5),
         lambda x, _: x / 1000,
         lambda x, _: torch.cat([-x[:, :1], x[:, :1]], 1),
+        lambda x, _: x.clamp(0, 1),
+        lambda x, _: F.relu6(x) / 6,
+        lambda x, _: F.normalize(x.relu(), dim=1),
+        lambda x, _: x + 0.5,
+        lambda x, network: x * network.kept.sqrt(),  # nan with the other sign
     ],
 )
 def test_logits_are_taken(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,4 +233,68 @@ def test_logits_are_taken(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     keep = staticmethod(lambda c: nn.Parameter(torch.zeros(1)))
     monkeypatch.setattr(Network, "keep", keep)
     monkeypatch.setattr(Network, "change", staticmethod(change))
+    try_own_network()
+
+
+class Scale(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.full((channels, 1, 1), 10.0))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images * self.factor
+
+
+LAYERS: dict[str, Any] = {
+    "scale": Scale,
+    "pixels": lambda c: nn.Conv2d(c, c, 1, bias=False),
+    "refined": lambda c: nn.Conv2d(c, c, 3, padding=1, bias=False),
+    "resized": lambda c: nn.Sequential(nn.AvgPool2d(2), nn.ConvTranspose2d(c, c, 2, 2, bias=False)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_without_bias_after_a_head_of_zeros_is_taken(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the weights of the last layer, all logits of the new network are 0."""
+    keep = staticmethod(lambda c: nn.Sequential(zero_conv(c), LAYERS[name](c)))
+    monkeypatch.setattr(Network, "keep", keep)
+    monkeypatch.setattr(Network, "change", staticmethod(lambda x, network: network.kept(x)))
+    try_own_network()
+
+
+def drawn(logits: Tensor, network: Any) -> Tensor:
+    """Return logits drawn by their own deviation, which large weights make 0 or infinite."""
+    deviation = network.kept(logits).exp()
+    return torch.distributions.Normal(logits, deviation).rsample() if network.training else logits
+
+
+def guarded(logits: Tensor, network: Any) -> Tensor:
+    if logits.abs().max() > 20:
+        raise ValueError("diverged")
+    return logits
+
+
+@pytest.mark.parametrize("shape", [lambda x: x, lambda x: torch.cat([x[:, :1], 1 - x[:, :1]], 1)])
+@pytest.mark.parametrize("change", [drawn, guarded])
+def test_code_that_refuses_large_weights_is_taken(
+    change: Any, shape: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if small ones give what may be probabilities: the weights are as before, and no exception is seen."""
+    monkeypatch.setattr(Network, "keep", staticmethod(zero_conv))
+    monkeypatch.setattr(Network, "change", staticmethod(lambda x, net: shape(change(x, net) / 9)))
+    try_own_network()
+
+
+@pytest.mark.filterwarnings("ignore:.*use_reentrant")
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_gradient_of_the_images_is_taken(is_old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As checkpoints of the old kind need it: a run's images are other ones in each step."""
+
+    def forward(self: Any, images: Tensor) -> Any:
+        images.requires_grad_()
+        return self.head(checkpoint(self.body, images, use_reentrant=is_old))
+
+    monkeypatch.setattr(Network, "forward", forward)
     try_own_network()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +13,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from unet_ddp.errors import UserError
-from unet_ddp.training.own_gradient import check_trained, leaves_by_distance
+from unet_ddp.training.own_gradient import check_trained
+from unet_ddp.training.own_probabilities import check_unbounded, find_activation, list_last
 from unet_ddp.training.own_state import (
     Numbers,
     check_saved,
@@ -28,10 +28,7 @@ from unet_ddp.training.own_state import (
 from unet_ddp.training.step import seed_all
 
 _ADVICE = "see docs/own_parts.md, State"
-_ACTIVATIONS = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid"}  # by torch's names
-_VIEWS = ("Slice", "Alias", "ToCopy", "View", "Clone")  # beginnings of names
 _CLOSE = 1e-4  # of the largest value: a GPU adds in any order
-_LARGER = 100  # times the weights of the last layer
 
 
 class AcrossRanks(TorchFunctionMode):
@@ -91,7 +88,7 @@ def try_network(
         _compare(where, network, twin, example, is_training=False)  # a prediction has no numbers
         Numbers({"model": twin}).load_state_dict(counted)
         _compare(where, network, twin, example, is_training=True)
-        _check_unbounded(where, network, example, last)
+        _check_modes(where, network, example, last)
     return twin
 
 
@@ -103,54 +100,26 @@ def _check_parameters(where: str, network: nn.Module) -> None:
 
 def _check_logits(where: str, network: nn.Module, example: Tensor) -> list[Tensor]:
     """Return the parameters of the last layer, after a check that logits have a gradient, and end in no softmax."""
-    output = check_trained(where, network, partial(network, example))
+    # Each pass has its own images: a network may ask for their gradient, as for checkpointing.
+    output = check_trained(where, network, lambda: network(example.clone()))
     if not output.requires_grad:
         raise UserError(
             f"{where}: its logits have no gradient, so nothing would train it; compute them without torch.no_grad() and "
             "detach()"
         )
-    step: Any = output.grad_fn
-    while step is not None and step.name().startswith(_VIEWS):
-        step = step.next_functions[0][0]
-    found = _ACTIVATIONS.get(step.name()) if step is not None else None
-    if found is not None:
+    if found := find_activation(output):
         raise UserError(
             f"{where}: ends in {found}, so it returns probabilities; return the logits before it: the loss and the "
             "prediction apply it themselves"
         )
-    return _list_last(network, output)
+    return list_last(network, output)
 
 
-def _list_last(network: nn.Module, logits: Tensor) -> list[Tensor]:
-    """Return the trained parameters of the last layer; all, if torch does not say which these are."""
-    trained: list[Tensor] = [each for each in network.parameters() if each.requires_grad]
-    places = set(map(id, trained))
-    for leaves in leaves_by_distance(logits):
-        if found := [each for each in leaves if id(each) in places]:
-            return found
-    return trained
-
-
-def _check_unbounded(where: str, network: nn.Module, example: Tensor, last: list[Tensor]) -> None:
-    """Refuse probabilities: with large weights of either sign in the last layer, logits are not all 0 to 1."""
-    weights = [_LARGER * (each + torch.randn_like(each) / 10) for each in last]  # also of 0
+def _check_modes(where: str, network: nn.Module, example: Tensor, last: list[Tensor]) -> None:
+    """Check that neither mode returns probabilities, and leave the network as it was."""
     for is_training in (True, False):
-        outputs = []
         with _restoring(network):
-            network.train(is_training)
-            for sign in (1, -1):
-                for each, value in zip(last, weights, strict=True):
-                    each.copy_(sign * value)
-                outputs.append(network(example).double())
-        found = torch.cat(outputs)
-        least, most = found.aminmax()
-        margin = 1 if ((found.sum(1) - 1).abs() < 0.01).all() else 0  # of resized shares
-        if least >= -margin and most <= 1 + margin:
-            mode = "training" if is_training else "prediction"
-            raise UserError(
-                f"{where}: returns probabilities in {mode}: 0 to 1, whatever its weights; return the logits before "
-                "softmax or sigmoid: the loss and the prediction apply it themselves"
-            )
+            check_unbounded(where, network.train(is_training), example, last)
 
 
 def _check_same_kind(where: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
@@ -239,11 +208,13 @@ def _restoring(network: nn.Module, *others: nn.Module) -> Iterator[None]:
     """Give the state of `network`, as it was, back to it and to `others`, and its modes to it."""
     modes = [(module, module.training) for module in network.modules()]
     first = {name: value.clone() for name, value in network.state_dict().items()}
-    yield
-    for each in (network, *others):
-        each.load_state_dict(first)
-    for module, mode in modes:
-        module.training = mode
+    try:
+        yield
+    finally:
+        for each in (network, *others):
+            each.load_state_dict(first)
+        for module, mode in modes:
+            module.training = mode
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
