@@ -19,7 +19,17 @@ from unet_ddp.prediction.backends import open_model
 FLAGS = [*["--workers", "0", "--device", "cpu", "--precision", "float32", "--augmentation", "none", "--validation", "20"],
          *["--width", "3", "--epochs", "2", "--batch-size"]]  # fmt: skip
 QUICK = ["rebound", "constant", "tensor, changing", "counter", "weight norm", "extra", "growing"]
-QUICK += ["counter, predicting", "method", "softmax", "scripted", "mixed", "compiled", "same"]
+QUICK += [
+    "counter, predicting",
+    "method",
+    "softmax",
+    "scripted",
+    "mixed",
+    "compiled",
+    "same",
+    "shared",
+    "built",
+]
 SLOW = [
     pytest.param(name, marks=pytest.mark.thorough) for name in zoo.NETWORKS if name not in QUICK
 ]

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unet_ddp.network.architecture import build_network, choose_architecture
+
 
 class Plain(nn.Module):
     """A network without more state than its layers; the others add to it."""
@@ -181,6 +183,30 @@ def _same(channels: int, num_classes: int, width: int = 3) -> nn.Module:
     return Plain(channels, num_classes, width)
 
 
+@cache
+def _encoder(channels: int, *, is_fixed: bool) -> nn.Module:
+    with torch.random.fork_rng():  # as one that is read from a file
+        return nn.Conv2d(channels, 3, 1).requires_grad_(not is_fixed)
+
+
+def _wrapped(
+    channels: int, num_classes: int, width: int = 3, *, is_fixed: bool = False
+) -> nn.Module:
+    return nn.Sequential(_encoder(channels, is_fixed=is_fixed), Plain(3, num_classes, width))
+
+
+def _built(channels: int, num_classes: int, width: int = 3) -> nn.Module:
+    inner = choose_architecture(
+        "tests.zoo:N_shared", None, channels=channels, num_classes=num_classes
+    )
+    return build_network(inner)
+
+
+def _with_gradient(self: Any, images: Tensor) -> Any:
+    images.requires_grad_()
+    return Plain.forward(self, images)
+
+
 def _set(name: str, make: Any) -> Any:
     return lambda self, width: self.register_buffer(name, make(width))
 
@@ -214,6 +240,10 @@ NETWORKS: dict[str, tuple[Any, str]] = {
     "double": (type("Double", (Plain,), {"add": lambda self, width: self.double()}), ""),
     "mixed": (network(_mixed, lambda s, x: s.block(x.double()).float()), ""),
     "compiled": (_compiled, ""),
+    "shared": (_wrapped, "0.weight is the same parameter in each network"),
+    "shared, fixed": (partial(_wrapped, is_fixed=True), ""),
+    "built": (_built, "returns a network that unet_ddp has made, of --model tests.zoo:N_shared; "),
+    "gradient of images": (type("Gradient", (Plain,), {"forward": _with_gradient}), ""),
     "same": (_same, "returns the same network at each call"),
     "integers": (network(_set("count", lambda w: torch.zeros(w, dtype=torch.int64))), ""),
     "complex": (network(_set("filter", lambda w: torch.ones(w, dtype=torch.complex64))), "filter is complex64"),

@@ -116,9 +116,14 @@ def make_own(
         raise UserError(f"--model {name}: {reason}; see docs/own_parts.md") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"--model {name}: returns {shorten(network)}, no torch.nn.Module")
-    if isinstance(network, AnySize):  # as it was returned
+    if isinstance(network, AnySize):
+        if network._part_name == f"--model {name}":  # as it was returned
+            raise UserError(
+                f"--model {name}: returns the same network at each call; make a new one in each"
+            )
         raise UserError(
-            f"--model {name}: returns the same network at each call; make a new one in each"
+            f"--model {name}: returns a network that unet_ddp has made, of {network._part_name}; name that one, or call "
+            "its class or function"
         )
     check_sized(f"--model {name}", network)
     stride = getattr(network, "stride", AnySize.stride)

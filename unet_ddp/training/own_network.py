@@ -76,6 +76,7 @@ def try_network(
     with keeping(network):
         seed_all(seed + 1)  # what is drawn anew differs
         twin = build()
+    _check_apart(where, network, twin)
     _load(where, twin, network.state_dict())
     with keeping(network, twin), torch.no_grad():
         before = dict(network.state_dict(keep_vars=True))
@@ -96,6 +97,17 @@ def _check_parameters(where: str, network: nn.Module) -> None:
     check_unscripted(where, network)
     if not any(p.is_floating_point() and p.requires_grad for p in network.parameters()):
         raise UserError(f"{where}: has no parameters to train")
+
+
+def _check_apart(where: str, network: nn.Module, twin: nn.Module) -> None:
+    """Check that no parameter is in both and is trained: a fixed one may be, as of an encoder."""
+    others = set(map(id, twin.parameters()))
+    for name, each in network.named_parameters():
+        if each.requires_grad and id(each) in others:
+            raise UserError(
+                f"{where}: {name} is the same parameter in each network that it returns, so a second run would go on "
+                "with the weights of the first; make new modules in each call"
+            )
 
 
 def _check_logits(where: str, network: nn.Module, example: Tensor) -> list[Tensor]:
