@@ -35,6 +35,11 @@ class Sized(Small):
         return self.head(self.encoder(images))
 
 
+class Any(Small):
+    def __init__(self, *sizes, **more):
+        super().__init__(*sizes)
+
+
 def mine(logits, masks):
     return F.cross_entropy(logits, masks, ignore_index=255)
 
@@ -107,6 +112,7 @@ def test_what_a_part_does_not_use_is_refused(
         ("weights", ("--config", "weights.yaml", "--width", "2", "--loss", "unused_parts:mine")),
         ("ce", ("--width", "2", "--loss", "unused_parts:mine+ce", "--class-weights", "1", "3")),
         ("sized", ("--model", "unused_parts:Sized", "--width", "4", "--bilinear", "--encoder", "x", "--encoder-rate", "0.1")),
+        ("any", ("--model", "unused_parts:Any", "--width", "4")),  # who knows what it would take
         ("notes", (*SMALL, "--callback", "unused_parts:Notes")),
     ],
 )  # fmt: skip

@@ -27,7 +27,8 @@ def check_typed(
     """
     typed, part = config.given - config.recipe, architecture.part
     known = inspect.signature(find("networks", part)).parameters
-    for name in typed.intersection(_OF_NETWORKS) - known.keys():
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in known.values())
+    for name in typed.intersection(() if takes_any else _OF_NETWORKS) - known.keys():
         flag, network_name = as_flag(name), str(architecture).partition(",")[0]
         raise UserError(f"{flag}: {network_name} has no parameter {name}; leave {flag} out")
     if not is_built_in("networks", part):

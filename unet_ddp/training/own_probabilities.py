@@ -14,10 +14,8 @@ from unet_ddp.training.step import seed_all
 
 _ACTIVATIONS = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid"}  # by torch's names
 _VIEWS = ("Slice", "Alias", "ToCopy", "View", "Clone")  # beginnings of names
-_FACTORS = (
-    1,
-    100,
-)  # times the weights of the last layer; large ones only for what seems to be probabilities
+# Times the weights of the last layer; large ones only for what seems to be probabilities.
+_FACTORS = 1, 100
 _LEAST = 0.1  # added to each weight: also to those of 0
 _ERROR = 0.05  # of a sum of 1
 _OVERSHOOT = 0.5  # of shares that were resized with mode="bicubic"
