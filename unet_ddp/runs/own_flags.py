@@ -1,4 +1,4 @@
-"""Flags that a network or a loss does not use are refused: what was typed would be left out without a word."""
+"""Flags that a network or a loss does not use: what was typed would be left out without a word."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import inspect
 
 from torch import nn
 
+from unet_ddp.cli.mistakes import join_flags
 from unet_ddp.config import TrainConfig
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, print_lines
 from unet_ddp.network.architecture import Architecture, in_encoder
-from unet_ddp.plugins import find, is_built_in
-from unet_ddp.settings import as_flag
+from unet_ddp.plugins import find
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.own_loss import MeanOverRanks
 
@@ -20,24 +20,21 @@ _OF_NETWORKS = "encoder", "width", "bilinear"
 def check_typed(
     config: TrainConfig, architecture: Architecture, network: nn.Module, loss: SegmentationLoss
 ) -> None:
-    """Refuse typed settings that the network or the loss does not use; a recipe's may be for other parts.
+    """Print a line for typed settings that the network has no use for; a recipe's may be for other networks.
 
     Raises:
-        UserError: there is one.
+        UserError: a loss does not use its class weights.
     """
     typed, part = config.given - config.recipe, architecture.part
     known = inspect.signature(find("networks", part)).parameters
     takes_any = any(each.kind is each.VAR_KEYWORD for each in known.values())
-    for name in typed.intersection(() if takes_any else _OF_NETWORKS) - known.keys():
-        flag, network_name = as_flag(name), str(architecture).partition(",")[0]
-        raise UserError(f"{flag}: {network_name} has no parameter {name}; leave {flag} out")
-    if not is_built_in("networks", part):
-        has_encoder = any(in_encoder(name) for name, _ in network.named_parameters())
-        rate = config.optimization.encoder_rate
-        if "encoder_rate" in typed and rate != 1 and not has_encoder:
-            raise UserError(
-                f"--encoder-rate {rate:g}: no module of {part} is called encoder; leave it out"
-            )
+    unused = sorted(typed.intersection(() if takes_any else _OF_NETWORKS) - known.keys())
+    rate = config.optimization.encoder_rate if "encoder_rate" in typed else 1
+    if rate != 1 and not any(in_encoder(name) for name, _ in network.named_parameters()):
+        unused.append("encoder_rate")
+    if unused:
+        network_name = str(architecture).partition(",")[0]
+        print_lines(f"warning: {network_name} has no use for {join_flags(unused)}")
     options = config.optimization
     own = [term.function for term in loss.own_terms.values()]
     is_plain = len(options.loss_terms) == len(own) and all(isinstance(each, MeanOverRanks) for each in own)  # fmt: skip

@@ -54,7 +54,8 @@ class RunBuilder:
             self.state = build_state(
                 config, self.spec, self.data, self.start, loaders, self.world, self.parts
             )
-        check_typed(config, self.spec.architecture, self.state.network, self.spec.loss)
+        parts = self.spec.architecture, self.state.network, self.spec.loss
+        self.world.on_main(partial(check_typed, config, *parts))
         return self.state, loaders
 
 
