@@ -44,7 +44,7 @@ COMMANDS = """
     export LOCK o.onnx
     report LOCK
     compare LOCK d
-    serve LOCK
+    serve LOCK --port 0
 """
 
 
