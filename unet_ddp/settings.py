@@ -15,7 +15,7 @@ from unet_ddp.errors import Limit, UserError
 from unet_ddp.plugins import find, list_names
 
 if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
+    from typing_extensions import Self
 
 Config = TypeVar("Config")
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -12,7 +12,7 @@ from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.distributed.world import sum_over_ranks
 
 if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
+    from typing_extensions import Self
 
 BINS = 1024
 """Bins of a probability: a power of two, so that ``p >= k / BINS`` is exactly ``bin >= k``."""

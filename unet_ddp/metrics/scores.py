@@ -11,7 +11,7 @@ from unet_ddp.metrics.counts import Counts
 from unet_ddp.metrics.curves import Calibration, ThresholdCurve
 
 if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)

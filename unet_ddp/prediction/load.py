@@ -20,7 +20,8 @@ from unet_ddp.prediction.scale_warning import watch_scale
 def load_predictor(config: PredictConfig, paths: Sequence[Path], world: World) -> Predictor:
     """Load the networks and print what they are."""
     is_fast = all(world.gather(predicts_in_bfloat16(config.precision)))  # on every host
-    with warnings.catch_warnings(action="ignore", category=ChangedCode):  # a note says it
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ChangedCode)  # a note says it
         predictor = Predictor.from_checkpoint(
             *paths,
             device=world.device,

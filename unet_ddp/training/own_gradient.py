@@ -1,4 +1,4 @@
-"""What a gradient of a part of the user's own reaches: each must be a parameter, or nothing would train it."""
+"""Tensors that the gradient of a part of the user's own reaches: each must be a parameter, or nothing would train it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
-from warnings import catch_warnings
+from warnings import catch_warnings, simplefilter
 
 import tyro
 from PIL import Image
@@ -61,7 +61,8 @@ def main(argv: Sequence[str]) -> int:
         import gradio  # reads the environment
 
         models = [find_model(name, typed="demo {}") for name in config.model or [None]]
-        with catch_warnings(action="ignore", category=ChangedCode):  # a note says it
+        with catch_warnings():
+            simplefilter("ignore", ChangedCode)  # a note says it
             predictor = Predictor.from_checkpoint(*models, network=config.network)
         page = build_page(gradio, predictor)
         _, url, _ = page.launch(

@@ -11,7 +11,7 @@ from unet_ddp.extras.overlap.bits import find_truth, sum_bits
 from unet_ddp.metrics.counts import BINS, Counts, count_cells
 
 if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
+    from typing_extensions import Self
 
 
 class ClassCounts(Counts):
