@@ -31,11 +31,13 @@ from unet_ddp.commands import train
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.extras.cloud import clients, objects, pointer
 from unet_ddp.runs import plan
+from unet_ddp.runs.folder import RunFolder
 from unet_ddp.training.state import TrainState
 
 RANK = "RANK"
 BUILD, SAVE, READ = plan.build_state, checkpoint.save, SegmentationDataset.__getitem__
 PUT = pointer.put
+BEGIN_SAVE = RunFolder.save
 
 
 def on_rank(rank: int, action: Callable[[], Any]) -> Callable[[], Any]:
@@ -128,6 +130,12 @@ def save_on_full_disk(path: Path, *args: Any, **how: Any) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
+def save_and_wait(self: RunFolder, *args: Any, **how: Any) -> None:
+    """Save as a run whose disk is faster than its steps: what is killed later has these files."""
+    BEGIN_SAVE(self, *args, **how)
+    self.wait()
+
+
 class DyingFile(io.BytesIO):
     """A file of two parts whose process dies as the second one is read to be put."""
 
@@ -168,6 +176,8 @@ def planted(fault: str) -> Iterator[None]:
             if fault == "storage ends":  # it is not waited for as long as usual
                 for module in (clients, objects):
                     stack.enter_context(mock.patch.object(module, "PATIENCE", timedelta(seconds=2)))
+            if fault == "killed":
+                stack.enter_context(mock.patch.object(RunFolder, "save", save_and_wait))
             stack.enter_context(mock.patch.object(plan, "build_state", build_with(fault)))
         yield
 
