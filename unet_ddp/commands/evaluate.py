@@ -34,6 +34,7 @@ from unet_ddp.evaluation.job import Job
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline, result_files, terminal_table, write_results
+from unet_ddp.evaluation.trained_on import warn_of_trained
 from unet_ddp.evaluation.uncertainty import Uncertainty, measure
 from unet_ddp.evaluation.validation_split import advising, find_given, rebuild, resizes_masks
 from unet_ddp.files import (
@@ -258,6 +259,7 @@ def describe_scores(
     yield f"model: {job.source}"
     yield from map(indent, list_notes(predictor))
     yield f"scored: {_describe_images(job)}, at their own size; {how}"
+    yield from map(indent, warn_of_trained(job.source, job.pairs))
     yield from terminal_table(evaluation)
     counts = zip(evaluation.classes, count_classes(evaluation.confusion), strict=True)
     absent = [row.name for row, (_, true, predicted) in counts if predicted and not true]

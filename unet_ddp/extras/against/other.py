@@ -17,6 +17,7 @@ from unet_ddp.errors import UserError, join_some, shorten
 from unet_ddp.evaluation.job import Job
 from unet_ddp.evaluation.results import Evaluation
 from unet_ddp.evaluation.tables import COUNTS
+from unet_ddp.evaluation.trained_on import warn_of_trained
 from unet_ddp.extras.against.difference import Table, compare
 from unet_ddp.files import as_path, is_address
 from unet_ddp.metrics.scores import count_classes
@@ -47,10 +48,10 @@ def score_other(
     lines = [f"against {against}:"]
     if isinstance(other, Job):
         is_one_split = job.model.run.get("names") == other.model.run.get("names")
-        if job.images is None and not is_one_split:
-            lines.append(
-                "  warning: it had another split, and may have been trained on some of them"
-            )
+        seen = warn_of_trained(other.source, job.pairs)
+        if not seen and job.images is None and not is_one_split:
+            seen = ["warning: it had another split, and may have been trained on some of them"]
+        lines += [f"  {line}" for line in seen]
         other = count(score(other))
     groups = {**group_names(job.pairs, None), **job.groups}
 

@@ -1,0 +1,41 @@
+"""Images that a network was trained on, by the split.csv beside its checkpoint."""
+
+from __future__ import annotations
+
+import csv
+import os
+from functools import cache
+from pathlib import Path
+
+from unet_ddp.data.pairs import Pairs
+from unet_ddp.errors import count_of
+
+
+def warn_of_trained(source: Path, pairs: Pairs) -> list[str]:
+    """Return a warning if the run of the checkpoint `source` was trained on images of `pairs`; else nothing.
+
+    Images are compared by their paths, so copies in another folder are not found. Runs on packs, windows and
+    storage have no split.csv.
+    """
+    try:
+        path = source.with_name("split.csv")
+        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            rows = [*csv.DictReader(file)]
+        trained = {_resolve(Path(row["image"])) for row in rows if row["split"] == "training"}
+    except (OSError, KeyError, csv.Error):
+        return []
+    count = sum(_resolve(pair.image.absolute()) in trained for pair in pairs)
+    if not count:
+        return []
+    what = f"{count} of these {count_of(len(pairs), 'image')}"
+    return [
+        f"warning: it was trained on {what}, which it knows: the score on new images may be lower"
+    ]
+
+
+def _resolve(path: Path) -> tuple[str, str]:
+    """Return an absolute path without the links of its folder, of which many images have the same."""
+    return _resolve_folder(path.parent), path.name
+
+
+_resolve_folder = cache(os.path.realpath)
