@@ -18,18 +18,22 @@ import pytest
 import torch
 
 from tests.conftest import data_flags, make_pair, make_set
+from tests.ranks import call_train
+from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.cli import parse_train
 from unet_ddp.commands.parts import DATA_PARTS
 from unet_ddp.commands.train_parts import suit_network
 from unet_ddp.data.matching import read_list
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.errors import RunError, UserError
+from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.extras.learning_curve import curve as module
 from unet_ddp.extras.learning_curve.command import find_doubt, main, summarise
 from unet_ddp.extras.learning_curve.curve import Point
 from unet_ddp.extras.learning_curve.power_law import Forecast, PowerLaw
 from unet_ddp.extras.transfer import choice
 from unet_ddp.extras.tune.trainings import as_argv
+from unet_ddp.runs.epoch_scores import read_epochs
 
 NAMES = [f"images_{n:05d}_repeat_1" for n in (1, 2, 4, 9)]
 
@@ -338,6 +342,22 @@ def test_three_sizes_have_no_check() -> None:
 
 
 # -- real trainings ------------------------------------------------------------------------
+
+
+def test_the_score_is_that_of_the_training(tmp_path: Path) -> None:
+    """At the threshold that its validation has found, not at 0.5."""
+    images = make_set(tmp_path / "set", 8, size=(32, 32))
+    argv = [*data_flags(images), "--width", "2", "--epochs", "1", "--validation", "25"]
+    argv += ["--workers", "0", "--model", "unet", "--device", "cpu", "--precision", "float32"]
+    call_train([*argv, "--checkpoints", "run"], str(tmp_path))
+    source = tmp_path / "run/last.pt"
+    model = read_model(source)
+    assert model.labels is not None
+    pairs = rebuild(model.run, source, model.labels).split.validation
+    row = read_epochs(source.parent)[-1]
+    found = module.score(source, parse_train(argv), pairs)
+    assert found == pytest.approx(float(row["dice_at_threshold"]), abs=1e-6)
+    assert found != pytest.approx(float(row["validation_dice"]), abs=0.01)
 
 
 @pytest.mark.thorough

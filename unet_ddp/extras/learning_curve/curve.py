@@ -187,7 +187,10 @@ class Curve:
 
 
 def score(source: Path, config: TrainConfig, pairs: Pairs) -> float:
-    """Return the Dice of a checkpoint on `pairs` at the scale of its network, as training's validation has them."""
+    """Return the Dice of a checkpoint on `pairs` at the scale of its network, as training's validation has it.
+
+    With two classes it is at the best threshold, which training finds, too.
+    """
     device = pick_device(config.launch.device)
     if device.type == "cpu":
         torch.set_num_threads(1)  # their number decides the last bits of a convolution
@@ -201,4 +204,5 @@ def score(source: Path, config: TrainConfig, pairs: Pairs) -> float:
     evaluation = score_pairs(predictor, dataset, world, threshold=None, workers=workers)
     del predictor, dataset
     torch.cuda.empty_cache()  # the next training needs it
-    return evaluation.scores.dice
+    dice, curve = evaluation.scores.dice_of_true, evaluation.curve
+    return dice if curve is None or math.isnan(dice) else curve.best_dice
