@@ -145,6 +145,25 @@ def test_class_ids_beside_colours_are_refused(tmp_path: Path) -> None:
         prepared(tmp_path)
 
 
+@pytest.mark.parametrize("suffix", [".npy", ".tif"])
+@pytest.mark.parametrize("value", [-1, -9999, 70_000])
+def test_a_value_that_no_class_has_is_refused_and_may_be_left_out(
+    tmp_path: Path, suffix: str, value: int
+) -> None:
+    make_set(tmp_path, 6)
+    for path in (tmp_path / "masks").iterdir():
+        values = np.asarray(Image.open(path)) // 255 + np.int32(0)
+        values[:2] = value
+        save = np.save if suffix == ".npy" else tifffile.imwrite
+        save(path.with_suffix(suffix), values)
+        path.unlink()
+    message = rf"mask value {value}, e\.g\. in .*masks/.*: classes are .*--ignore-index {value}"
+    with pytest.raises(UserError, match=message):
+        prepared(tmp_path)
+    assert prepared(tmp_path, ignore_index=value).labels.values == (0, 1)
+    assert prepared(tmp_path, mask_threshold=0).labels.values == (0, 255)
+
+
 def test_sizes_that_differ(tmp_path: Path) -> None:
     make_set(tmp_path, 4)
     make_pair(tmp_path, "zx", size=(40, 28))

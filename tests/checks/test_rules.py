@@ -102,6 +102,7 @@ GREY, BANDS = {"channels": 1}, {"channels": 5}
         ([palette("a", "kr"), palette("b", "krrrr", 0, 1)], {}, []),  # unused indices
         ([palette("a", "kr"), palette("b", "krkk", 0, 2), palette("c", "krkk", 3)], {}, []),  # colours that say nothing
         ([palette("a", "krg"), palette("b", "krg", 2), palette("c", "krgb", 3)], {}, []),
+        ([scanned("a", values=(-9, -1)), palette("b", "kr"), palette("c", "kr", -1, 1)], {}, []),  # of no colour
         # palettes, with flags that say which indices are one class or none
         ([palette("a", "kr"), palette("b", "kgr", 0, 2)], {"mask_threshold": 0}, []),
         ([palette("a", "kr"), palette("b", "kgr", 0, 2)], {"mask_threshold": 1}, ["#ff0000 is index 1 in m/a.png and 2 in m/b.png"]),

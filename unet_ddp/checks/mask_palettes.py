@@ -80,7 +80,7 @@ def _find_colours(table: Table) -> dict[int, dict[Colour, Path]]:
     for row, kind, value, _ in table.values:
         palette = table.kinds[kind].mask.palette
         if palette:
-            colour = palette[value] if value < len(palette) else (0, 0, 0)
+            colour = palette[value] if 0 <= value < len(palette) else (0, 0, 0)
             found.setdefault(value, {}).setdefault(colour, table.pairs[row].mask)
     return found
 
@@ -93,7 +93,7 @@ def _find_masks(table: Table) -> dict[Colour, dict[int, dict[int, tuple[Palette,
     found: dict[Colour, dict[int, dict[int, tuple[Palette, Path]]]] = {}
     for row, kind, value, _ in table.values:
         palette = palettes[kind]
-        if value < len(palette):
+        if 0 <= value < len(palette):
             masks = found.setdefault(palette[value], {}).setdefault(value, {})
             masks.setdefault(kinds[kind], (palette, table.pairs[row].mask))
     return found
