@@ -113,6 +113,30 @@ def test_masks_in_grey_or_with_a_palette_are_those_in_the_same_colours(
         assert np.array_equal(first, second) and len(np.unique(first)) > 1
 
 
+@pytest.mark.parametrize("kind", ["npy", "tif with alpha", "windows"])
+def test_grey_masks_that_are_arrays_are_those_in_the_same_colours(
+    tmp_path: Path, kind: str
+) -> None:
+    make_set(tmp_path, 8)
+    for number, path in enumerate(sorted((tmp_path / "masks").iterdir())):
+        grey = np.asarray(Image.open(path))
+        path.unlink()
+        if number % 2:
+            Image.fromarray(np.dstack([grey] * 3)).save(path.with_suffix(".tif"))
+        elif kind == "npy":
+            np.save(path.with_suffix(".npy"), grey)
+        else:
+            two = kind == "tif with alpha"
+            bands = np.dstack([grey, grey]) if two else grey
+            how: dict[str, Any] = {"extrasamples": ["assocalpha"]} if two else {}
+            tifffile.imwrite(path.with_suffix(".tif"), bands, photometric="minisblack", **how)
+    data = prepared(tmp_path, **({"window": 16} if kind == "windows" else {}))
+    pairs = data.split.training
+    dataset = SegmentationDataset(pairs, data.labels, data.format, scale=1.0)
+    classes = [np.unique(np.asarray(sample_of(dataset, index).mask)) for index in range(len(pairs))]
+    assert data.labels.rgb and {*np.concatenate(classes)} == {0, 1}
+
+
 @pytest.mark.parametrize("threshold", [None, 127])
 def test_a_run_of_grey_masks_is_not_resumed_with_some_in_colour(
     tmp_path: Path, threshold: int | None

@@ -70,8 +70,9 @@ class BandsFile(OpenFile):
                 )
             bands = bands[..., :-1]
         self._check_count(bands.shape[2])
+        is_small = storage_dtype(bands.dtype) == "uint8"  # which become colours beside such masks
         with np.errstate(invalid="ignore"):  # nan, which the comparison finds
-            values: Codes = bands.astype(np.int32)
+            values: Codes = bands.astype(np.uint8 if is_small else np.int32)
         wrong = bands[values != bands]
         if wrong.size:
             advice = f"mask value {wrong[0]}; use numbers of at most {_MOST}"

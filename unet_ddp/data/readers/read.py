@@ -43,7 +43,7 @@ _OF_PARTS = {
     "polygons",
     "window",
 }  # readers of what a path names in a file; no file has their suffixes
-READERS = 12
+READERS = 13
 """Version of the readers, and of what the scan keeps: caches of another one are not used."""
 
 _own: dict[str, str] = {}
