@@ -79,6 +79,9 @@ class Layout(NamedTuple):
     pixels: int = 0
     is_on_map: bool = True  # True if it may have map coordinates
     is_plain: bool = False  # True if GDAL's bands are the pixels: upright, not packed, no palette
+    has_palette: bool = (
+        False  # True if its values are indices: GDAL shows one where 0 is white, too
+    )
     is_exact: bool = False  # True if all libraries decode them equally
     alpha: int | None = None  # the sample that is alpha, from 0
     is_bands: bool = False  # True if it is surely no image of Pillow's
@@ -97,9 +100,8 @@ class Layout(NamedTuple):
                 return cls(is_bands=True)
             is_jpeg = tags.get(_COMPRESSION) == _JPEG
             # Pillow's image of few bits or a palette has values up to 255, or colours.
-            is_pillow_s = directories[0] is tags and (
-                max(tags.get(_BITS, (1,))) < 8 or tags.get(_PHOTOMETRIC) == _PALETTE
-            )
+            has_palette = tags.get(_PHOTOMETRIC) == _PALETTE
+            is_pillow_s = directories[0] is tags and (max(tags.get(_BITS, (1,))) < 8 or has_palette)
             file.seek(0)
             is_odd = file.read(4) == _BIG_OF_MOTOROLA or _loses_a_part(tags)
             is_plain = (
@@ -113,6 +115,7 @@ class Layout(NamedTuple):
                 tags[_WIDTH] * tags[_HEIGHT],
                 is_on_map=is_on_map,
                 is_plain=is_plain,
+                has_palette=has_palette,
                 is_exact=is_plain and not is_jpeg,
                 alpha=find_alpha(tags.get(_EXTRA, ()), tags.get(_SAMPLES, 1)),
                 is_bands=is_odd or (len(directories) > 1 and not is_pillow_s),

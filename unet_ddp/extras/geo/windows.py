@@ -66,7 +66,7 @@ class MapWindows:
         with suppress(Exception):  # of an odd CRS
             self.place = find_place(dataset)
         kinds = [kind.name for kind in dataset.colorinterp]
-        is_indexed = kinds == ["palette"] and dataset.dtypes == ("uint8",)
+        is_indexed = layout.has_palette and kinds == ["palette"] and dataset.dtypes == ("uint8",)
         is_packed = "NBITS" in dataset.tags(1, ns="IMAGE_STRUCTURE")
         is_stack = "\nimages=" in dataset.tags().get("TIFFTAG_IMAGEDESCRIPTION", "")  # ImageJ's
         is_odd = layout.orientation > 1 or is_packed or is_stack

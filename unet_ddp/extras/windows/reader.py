@@ -130,9 +130,12 @@ def _open(path: Path, stamp: Stamp | None, process: int, thread: int) -> ByWindo
         if found is not None:
             return found
     if stamp is None:
-        raise UserError(
-            f"{path}: windows of objects are read of TIFFs alone; save it as one, in tiles"
-        )
+        advice = "read of TIFFs alone; save it as one, in tiles"
+        if issubclass(reader, MapFile):
+            advice = (
+                "not read of TIFFs of 1 to 4 bits, that are turned, or where 0 is white; convert it"
+            )
+        raise UserError(f"{path}: windows of objects are {advice}")
     opened = reader(path)
     if isinstance(opened, ByWindows):
         return opened
