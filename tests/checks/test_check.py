@@ -113,6 +113,75 @@ def test_masks_in_grey_or_with_a_palette_are_those_in_the_same_colours(
         assert np.array_equal(first, second) and len(np.unique(first)) > 1
 
 
+WHITE_FIRST = palette_of([(255, 255, 255), (0, 0, 0)])
+GREYS = {
+    "1 bit": lambda white, path: Image.fromarray(white).save(path),
+    "8 bit": lambda white, path: Image.fromarray(white * np.uint8(255)).save(path),
+}
+PALETTES = {
+    "white first": lambda white, path: WHITE_FIRST((~white).astype(np.uint8), path),
+    "black first": lambda white, path: palette_of([(0, 0, 0), (255,) * 3])(white + np.uint8(0), path),
+    "a ramp down": lambda white, path: palette_of([(255 - k,) * 3 for k in range(256)])((~white) * np.uint8(255), path),
+    "of Pillow": lambda white, path: Image.fromarray(white * np.uint8(255)).quantize(2).save(path),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", [{}, {"mask_threshold": 0}, {"classes": 2}], ids=str)
+@pytest.mark.parametrize("palette", PALETTES)
+@pytest.mark.parametrize("grey", GREYS)
+def test_masks_that_look_alike_are_the_same_classes_in_grey_and_with_a_palette(
+    tmp_path: Path, grey: str, palette: str, flags: dict[str, Any]
+) -> None:
+    """Whatever index the palettes give to white."""
+    make_set(tmp_path, 8)
+    paths = sorted((tmp_path / "masks").iterdir())
+    shown = {path.stem: np.asarray(Image.open(path)) > 0 for path in paths}
+    for number, path in enumerate(paths):
+        (PALETTES[palette] if number % 2 else GREYS[grey])(shown[path.stem], path)
+    data = prepared(tmp_path, **flags)
+    pairs = data.split.training
+    dataset = SegmentationDataset(pairs, data.labels, data.format, scale=1.0)
+    for index in range(len(pairs)):
+        found = np.asarray(sample_of(dataset, index).mask)
+        np.testing.assert_array_equal(found, shown[pairs[index].name])
+
+
+VOC = [(0, 0, 0), (128, 0, 0), (0, 128, 0), (128, 128, 0)]
+
+
+@pytest.mark.parametrize(
+    ("colours", "classes"),
+    [
+        (VOC, 4),
+        ([(255, 255, 255), *VOC[1:]], 4),  # on white
+        ([(255, 255, 255), (0, 0, 0)], 2),
+        ([(0, 0, 0), (9, 9, 9), (1, 1, 1), (5, 5, 5)], 4),  # dark ones
+    ],
+)
+def test_class_ids_in_grey_may_be_among_palettes_of_such_indices(
+    tmp_path: Path, colours: Any, classes: int
+) -> None:
+    make_set(tmp_path, 8)
+    ids = (np.arange(24 * 32).reshape(24, 32) // 9 % classes).astype(np.uint8)
+    for number, path in enumerate(sorted((tmp_path / "masks").iterdir())):
+        kept = np.roll(ids, number)
+        (palette_of(colours) if number % 2 else lambda a, p: Image.fromarray(a).save(p))(kept, path)
+    labels = prepared(tmp_path).labels
+    assert (labels.values, labels.rgb) == (tuple(range(classes)), False)
+
+
+def test_the_mask_that_is_named_is_of_another_kind(tmp_path: Path) -> None:
+    """Beside one that can't have colours, grey ones are none."""
+    make_set(tmp_path, 6)
+    other = tmp_path / "masks" / "dx.png"
+    Image.open(other).convert("RGB").save(other)
+    last = tmp_path / "masks" / "fx.png"
+    np.save(last.with_suffix(".npy"), np.asarray(Image.open(last)).astype(np.int64))
+    last.unlink()
+    with pytest.raises(UserError, match=r"dx\.png is a colour image, .*ax\.png is not: masks"):
+        prepared(tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["npy", "tif with alpha", "windows"])
 def test_grey_masks_that_are_arrays_are_those_in_the_same_colours(
     tmp_path: Path, kind: str

@@ -14,7 +14,8 @@ import numpy as np
 
 from unet_ddp.checks import sides
 from unet_ddp.checks.data_parts import DataParts
-from unet_ddp.checks.metadata import ScannedPair, share_colours
+from unet_ddp.checks.mask_colours import share_colours
+from unet_ddp.checks.metadata import ScannedPair
 from unet_ddp.checks.near_duplicates import confirm, find_copies
 from unet_ddp.checks.numbers import find_numbers, warn_of_one_mask
 from unet_ddp.checks.rare import advise_shares, find_rare
