@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from PIL import Image
 from unet_ddp.__main__ import main
 from unet_ddp.extras.annotations.masks import NameFinder, clean_label
 
-IMAGES = NameFinder(["scan_1", "sub/other", "very/deep/third", "u\u0308ber", "é", "a b", "5%20"])
+DOTTED = "img_0", "img_0.5", "img_1.5", "v2.left", "v2", "w.png", "w"
+PLAIN = "scan_1", "sub/other", "very/deep/third", "u\u0308ber", "é", "a b", "5%20"
+IMAGES = NameFinder([*PLAIN, *DOTTED])
 
 
 @pytest.mark.parametrize(
@@ -35,11 +38,45 @@ IMAGES = NameFinder(["scan_1", "sub/other", "very/deep/third", "u\u0308ber", "é
         ("e\u0301.jpg", "é"),
         ("deadbeef-scan_1.png", "scan_1"),  # uploaded to Label Studio
         ("scan_deadbeef-1.png", None),
+        ("img_0.5", "img_0.5"),  # no suffix: what follows the dot is the name's
+        ("x/img_0.5", "img_0.5"),
+        ("img_0.5.png", "img_0.5"),
+        ("img_0.5.heic", "img_0.5"),
+        ("img_0.7", None),  # not img_0
+        ("img_1.5.TIF", "img_1.5"),
+        ("deadbeef-img_1.5", "img_1.5"),
+        ("img_0.heic", "img_0"),  # converted to another format since
+        ("v2.left", "v2.left"),
+        ("w.png", "w"),
+        ("w.png.png", "w.png"),
         ("", None),
     ],
 )
 def test_a_file_means_the_image_of_its_name(text: str, name: str | None) -> None:
     assert IMAGES.find(text) == name
+
+
+def test_a_name_with_a_dot_is_whole_in_each_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """img_0.5 without suffix is no img_0, whose masks both would be."""
+    monkeypatch.chdir(tmp_path)
+    names = ["img_0", "img_0.5"]
+    save(Path("imgs"), *(f"{name}.png" for name in names))
+    corners = [[0, 0], [8, 0], [8, 6]]
+    images = [{"id": k, "file_name": name} for k, name in enumerate(names)]
+    outlines = [{"image_id": k, "category_id": 1, "segmentation": [corners]} for k in (0, 1)]
+    categories = [{"id": 1, "name": "car"}]
+    coco = {"images": images, "annotations": outlines, "categories": categories}
+    Path("coco.json").write_text(json.dumps(coco))
+    Path("runs.csv").write_text("id,rle\nimg_0,1 5\nimg_0.5,1 5\n")
+    Path("labelme").mkdir()
+    for name in names:
+        content = {"imagePath": name, "shapes": [{"label": "car", "points": corners}]}
+        Path("labelme", f"{name}.json").write_text(json.dumps(content))
+    for file in ("coco.json", "runs.csv", "labelme"):
+        assert main(["import", file, "--images", "imgs", "-o", f"{file}-out"]) == 0
+        assert {mask.stem for mask in Path(f"{file}-out").glob("*.png")} == {*names}
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from unet_ddp.data.readers.pillow import identify
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
 from unet_ddp.extras.annotations.fields import Fields, show, to_points
+from unet_ddp.extras.annotations.masks import list_names
 from unet_ddp.extras.annotations.regions import Patch, draw_runs, fill, paste
 from unet_ddp.files.contents import read_json
 
@@ -183,9 +184,9 @@ def read_labelme(files: Sequence[Path], images: Iterable[str]) -> Iterator[Annot
     for path in files:
         with as_user_error(path):
             image = _parse_labelme(path)
-        own, named = file_key(path.stem), file_key(PureWindowsPath(image.name).stem)
-        if own in known - {named}:  # one of them was renamed
-            if named in known:
+        own, named = file_key(path.stem), list_names(file_key(PureWindowsPath(image.name).name))
+        if own in known.difference(named):  # one of them was renamed
+            if not known.isdisjoint(named):
                 raise UserError(
                     f"{path}: its imagePath is {shorten(image.name)}, but it has the name of another image; name the file "
                     "or its imagePath like its image"

@@ -17,7 +17,7 @@ from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.masks import IGNORE_ID, Size, unpack_colour
 from unet_ddp.data.matching import Report
 from unet_ddp.data.names import file_key, is_hidden, without_compound
-from unet_ddp.data.readers.read import Source
+from unet_ddp.data.readers.read import Source, can_read
 from unet_ddp.data.suffixes import detect_suffix, group_masks
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
@@ -139,6 +139,17 @@ def _draw_value(values: NDArray[np.int32], value: int, left: int, top: int, size
     return paste(values == value, left, top, size)  # when it is used: there may be thousands
 
 
+def list_names(file: str) -> list[str]:
+    """Return the names that a file's may mean, the likeliest first: without suffix, or whole.
+
+    Digits after a dot are no suffix (0.5); one that no reader has may be part of the name.
+    """
+    stem, _, suffix = file.rpartition(".")
+    if can_read(f".{suffix.lower()}"):
+        return [stem, file]
+    return [file] if suffix[:1].isdigit() else [file, stem]
+
+
 class NameFinder:
     """Finds the image that a file means among those that exist: its own paths open nothing."""
 
@@ -161,8 +172,8 @@ class NameFinder:
         path = file_key(path).replace("\\", "/")
         parts = [part for part in path.split("/") if part not in (".", "..")]
         *folders, last = parts or [""]
-        stem = last.rpartition(".")[0]
-        for end in (stem, last, _UPLOAD.sub("", stem)):
+        ends = list_names(last)
+        for end in [*ends, *(_UPLOAD.sub("", each) for each in ends)]:
             keys = ["/".join([*folders[start:], end]) for start in range(len(folders) + 1)]
             if not folders:  # all of them may be left out
                 keys.append(f"/{end}")
