@@ -88,6 +88,11 @@ def test_classes_are_in_the_order_of_their_numbers(
         ("img,rle_mask\n,1 2\n", "line 2 names no image"),
         ("img,rle_mask\nc.png,1 2\n", "image 'c.png' is not in imgs"),
         ("", "its columns are ''"),
+        ("id,rle\na.png,30 4 2 4 3 8\n", "image 'a.png': line 2, each start counted from the run before as runs of line 2 overlap: run lengths from pixel 31 to 51; the image has 8x6"),
+        ("id,rle,Height,Width\na.png,1 2,8,6\n", "image 'a.png': annotated as 6x8, the image is 8x6"),
+        ("id,rle,height,width\na.png,1 2,x,6\n", "train.csv: line 2: height is 'x'; expected a whole number"),
+        ("id,class,rle\na.png,,1 2\n", "line 2 names no image, or no class"),
+        ("id,class,rle\na.png,,\n", "train.csv: no object is annotated"),
     ],
 )  # fmt: skip
 def test_a_bad_table_is_one_line(
@@ -96,6 +101,55 @@ def test_a_bad_table_is_one_line(
     assert run(text) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1 and not Path("out").exists()
+
+
+def encode_relative(mask: np.ndarray) -> str:
+    """Return the run lengths of a mask as in SIIM-ACR: each start from the end of the run before, along the columns."""
+    numbers = encode_rle(mask, "columns").split()
+    words, end = [], 1
+    for start, length in zip(map(int, numbers[::2]), map(int, numbers[1::2]), strict=True):
+        words += [start - end, length]
+        end = start + length
+    return " ".join(map(str, words)) or "-1"
+
+
+def test_starts_that_count_from_the_run_before(
+    here: Path, rng: np.random.Generator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Read as places in the image, they would overlap; single runs in the table are of the same kind."""
+    dot = np.zeros((6, 8), int)
+    dot[3, 2] = 1
+    masks = {"a": np.pad(np.ones((3, 4), int), ((2, 1), (1, 3))), "sub/b": dot}
+    rows = [(Path(name).name, f" {encode_relative(mask)}") for name, mask in masks.items()]
+    assert rows[0][1] == " 8 3 3 3 3 3 3 3"
+    assert run("\n".join(["ImageId, EncodedPixels", *map(",".join, rows)])) == 0
+    said = (
+        "starts count from the end of the run before, as in SIIM-ACR: runs of line 2 would overlap"
+    )
+    assert said in capsys.readouterr().out
+    for name, mask in masks.items():
+        np.testing.assert_array_equal(read_mask(Path(f"out/{name}.png")), mask)
+
+
+def test_objects_that_were_joined_in_a_row_are_no_such_starts(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("id,rle\na,20 3 26 3 1 6 9 2\n") == 0
+    inside = np.flatnonzero(read_mask(Path("out/a.png")).T.ravel()) + 1
+    assert inside.tolist() == [*range(1, 7), 9, 10, *range(20, 23), *range(26, 29)]
+    assert "SIIM" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("heading", ["Height,Width", "img_height,img_width"])
+def test_a_table_may_say_the_size_of_its_images(here: Path, heading: str) -> None:
+    assert run(f"id,rle,{heading}\na,1 6,6,8\nb,1 6,6.0,8.0\nb,7 6,,\n") == 0
+    assert read_mask(Path("out/a.png"))[0].tolist() == [1] + [0] * 7
+
+
+def test_an_image_without_object_needs_no_class(here: Path) -> None:
+    """Severstal's b.png,, in a table of classes."""
+    assert run("ImageId,ClassId,EncodedPixels\na.png,3,1 6\nb.png,,\n") == 0
+    assert read_mask(Path("out/a.png")).any() and not read_mask(Path("out/sub/b.png")).any()
 
 
 def test_an_object_of_many_runs_is_read(here: Path) -> None:

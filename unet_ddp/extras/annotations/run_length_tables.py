@@ -15,12 +15,17 @@ from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.masks import Size
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
+from unet_ddp.extras.annotations.fields import Fields
 from unet_ddp.extras.annotations.regions import Patch
 
 _IMAGES = ("img", "image", "imageid", "filename", "file", "imagename", "name", "id")
 _RUNS = ("rlemask", "encodedpixels", "rle", "encoding", "annotation", "segmentation", "predicted")
 _CLASSES = ("class", "classid", "classname", "label", "category")
 _BOTH = ("imageidclassid", "imagelabel", "imageclass")  # a.jpg_1, a.jpg_Fish
+_SIDES = {
+    "height": ("height", "imgheight", "imageheight"),
+    "width": ("width", "imgwidth", "imagewidth"),
+}
 _LONGEST = 1 << 28  # characters of one object
 _NOTHING = {"", "-1", "nan", "none", "1 0"}
 _ONLY_CLASS = "foreground"
@@ -34,6 +39,7 @@ class _Columns(NamedTuple):
     image: int
     runs: int
     label: int | None
+    sides: dict[str, int]  # the image's height and width, if they are there
     has_both: bool  # the image's cell ends in its class
 
 
@@ -42,8 +48,9 @@ class _Row(NamedTuple):
 
     line: int
     image: str
+    size: Size | None
     label: str
-    runs: str
+    runs: NDArray[np.int64]  # start, length and so on
 
 
 def open_run_lengths(path: Path, order: str | None) -> AnnotationSet:
@@ -64,9 +71,14 @@ def open_run_lengths(path: Path, order: str | None) -> AnnotationSet:
         is_carvana = {heading[columns.image], heading[columns.runs]} == {*_OF_CARVANA}
         order = "rows" if is_carvana else "columns"
     found = [_parse_row(path, line, cells, columns) for line, cells in rows]
-    labels = dict.fromkeys(sorted({row.label for row in found}, key=_label_order), "")
-    note = f"run lengths count pixels along the {order}; if the masks are wrong, use --rle-order"
-    return AnnotationSet(labels, partial(_read_table, path, found, order), [note])
+    labels = dict.fromkeys(sorted({row.label for row in found} - {""}, key=_label_order), "")
+    notes = [f"run lengths count pixels along the {order}; if the masks are wrong, use --rle-order"]
+    odd = next((row.line for row in found if _overlap(row.runs)), None)
+    if odd is not None:
+        notes.append(
+            f"starts count from the end of the run before, as in SIIM-ACR: runs of line {odd} would overlap"
+        )
+    return AnnotationSet(labels, partial(_read_table, found, order, odd), notes)
 
 
 def _label_order(label: str) -> tuple[bool, int, str]:
@@ -80,7 +92,9 @@ def _find_columns(heading: list[str]) -> _Columns | None:
     image, runs = first((*_BOTH, *_IMAGES)), first(_RUNS)
     if image is None or runs is None or image == runs:
         return None
-    return _Columns(image, runs, first(_CLASSES), heading[image] in _BOTH)
+    places = {side: first(names) for side, names in _SIDES.items()}
+    sides = {side: place for side, place in places.items() if place is not None}
+    return _Columns(image, runs, first(_CLASSES), sides, heading[image] in _BOTH)
 
 
 def _parse_row(path: Path, line: int, cells: list[str], columns: _Columns) -> _Row:
@@ -94,25 +108,46 @@ def _parse_row(path: Path, line: int, cells: list[str], columns: _Columns) -> _R
         image, _, label = image.rpartition("_")
     elif columns.label is not None and columns.label < len(cells):
         label = cells[columns.label].strip()
-    if not image or not label:
+    if runs.lower() in _NOTHING:
+        runs = ""
+    if not image or (runs and not label):
         raise UserError(f"{path}: line {line} names no image, or no class")
-    return _Row(line, image, label, "" if runs.lower() in _NOTHING else runs)
+    sides = {
+        side: cells[place].strip() for side, place in columns.sides.items() if place < len(cells)
+    }
+    size = Fields({side: text or None for side, text in sides.items()}, f"line {line}")
+    numbers = _parse_runs(runs, f"image {shorten(image)}: line {line}")
+    return _Row(line, image, size.size("height", "width"), label, numbers)
 
 
-def _read_table(path: Path, rows: list[_Row], order: str) -> Iterator[AnnotatedImage]:
-    """Yield the images of a table, each with the objects of all of its rows."""
+def _overlap(runs: NDArray[np.int64]) -> bool:
+    """Return whether any two runs overlap, so that their starts are no places in the image."""
+    starts, lengths = runs[::2], runs[1::2]
+    order = np.argsort(starts, kind="stable")
+    return bool(((starts + lengths)[order][:-1] > starts[order][1:]).any())
+
+
+def _read_table(rows: list[_Row], order: str, odd: int | None) -> Iterator[AnnotatedImage]:
+    """Yield the images of a table, each with the objects of all of its rows.
+
+    If runs overlap in line `odd`, starts count from the end of the run before, and the first one from 0.
+    """
     images: dict[str, AnnotatedImage] = {}
     for row in rows:
-        image = images.setdefault(row.image, AnnotatedImage(row.image, None))
-        if row.runs:
-            image.add(row.label, _draw_runs, row.runs, order, where=f"line {row.line}")
+        image = images.setdefault(row.image, AnnotatedImage(row.image, row.size))
+        where, starts = f"line {row.line}", row.runs[::2] - 1
+        if odd is not None:
+            where += f", each start counted from the run before as runs of line {odd} overlap"
+            starts = np.cumsum(row.runs)[::2]
+        if row.runs.size:
+            image.add(row.label, _draw_runs, starts, row.runs[1::2], order, where=where)
     yield from images.values()
 
 
-def _draw_runs(text: str, order: str, size: Size) -> Patch:
-    """Return the object of "start length start length …", counted from 1 along the rows or the columns."""
-    numbers = _parse_runs(text)
-    starts, lengths = numbers[::2] - 1, numbers[1::2]
+def _draw_runs(
+    starts: NDArray[np.int64], lengths: NDArray[np.int64], order: str, size: Size
+) -> Patch:
+    """Return the object of runs that start at pixels, from 0 along the rows or the columns."""
     height, width = size
     ends = starts + lengths
     if starts.min() < 0 or lengths.min() < 0 or ends.max() > height * width:
@@ -129,11 +164,12 @@ def _draw_runs(text: str, order: str, size: Size) -> Patch:
     return Patch(inside.reshape(width, height).T)
 
 
-def _parse_runs(text: str) -> NDArray[np.int64]:
+def _parse_runs(text: str, where: str) -> NDArray[np.int64]:
+    """Return the numbers of "start length start length …"."""
     words = text.split()
     odd = next((word for word in words if not re.fullmatch(r"\d{1,15}", word)), None)
     if odd is not None:
-        raise UserError(f"{shorten(odd)} among the run lengths; expected whole numbers")
+        raise UserError(f"{where}: {shorten(odd)} among the run lengths; expected whole numbers")
     if len(words) % 2:
-        raise UserError(f"{len(words)} numbers; expected start and length in turn")
+        raise UserError(f"{where}: {len(words)} numbers; expected start and length in turn")
     return np.array(words, np.int64)
