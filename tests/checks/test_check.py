@@ -54,6 +54,17 @@ def names(data: PreparedData) -> tuple[list[str], list[str]]:
     return [p.name for p in data.split.training], [p.name for p in data.split.validation]
 
 
+def test_masks_of_one_colour_that_are_shaped_by_their_transparency(tmp_path: Path) -> None:
+    """What a drawing program exports as a layer: the error says what is not read."""
+    for path in (make_set(tmp_path, 3) / "masks").iterdir():
+        alpha = np.asarray(Image.open(path))
+        Image.fromarray(np.dstack([np.full_like(alpha, 255)] * 3 + [alpha])).save(path)
+    with pytest.raises(
+        UserError, match=r"#ffffff.*check the masks, whose transparency is not read"
+    ):
+        prepared(tmp_path)
+
+
 # -- finding -------------------------------------------------------------------------------
 
 

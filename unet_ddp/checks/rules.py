@@ -185,6 +185,7 @@ def common_values(table: Table, ignore: int | None = None) -> MaskValues:
         rgb=table.kinds[0].mask.has_colour_values,
         palette=common_palette(table, ignore),
         lossy=lossy[0] if lossy else None,
+        has_alpha=any(kind.mask.has_alpha for kind in table.kinds),
         names=table.pairs.class_names,
     )
 

@@ -36,12 +36,18 @@ class MaskValues:
     rgb: bool = False
     palette: tuple[Colour, ...] | None = None  # colours of the indices, if all masks have the same
     lossy: str | None = None  # a mask with lossy compression, if there is one
+    has_alpha: bool = False  # any mask has transparency, which is not read
     names: tuple[str, ...] = ()  # see `Pairs.class_names`
 
     @property
     def values(self) -> list[int]:
         """All values, sorted."""
         return sorted(self.counts)
+
+    @property
+    def unread(self) -> str:
+        """Addition to a message about masks that have more than values."""
+        return ", whose transparency is not read" if self.has_alpha else ""
 
     def show(self, values: list[int]) -> str:
         """Return the first dozen of `values` as text."""
@@ -104,7 +110,7 @@ def infer_labels(
             if ignore is not None:
                 found += f", of which --ignore-index leaves out {masks.show([ignore])}"
             raise UserError(
-                f"all masks contain only the value {found}: there is nothing to segment; check the masks, or use "
+                f"all masks contain only the value {found}: there is nothing to segment; check the masks{masks.unread}, or use "
                 "--classes"
             )
     elif not masks.rgb and max(kept, default=0) < classes:

@@ -270,6 +270,33 @@ def test_several_masks_of_an_image_in_the_folder_of_a_class(
     assert "1 mask of 2 objects" in run(tmp_path / "m" / "car", images, capsys)
 
 
+LAYERS = {  # colour, transparency of some pixels and of all others, number of the object's pixels
+    "white": (255, [255], 0, 1),
+    "black": (0, [255, 255], 0, 2),
+    "soft edges, half opaque": (255, [20, 102, 120], 0, 2),
+    "nothing visible": (255, [], 0, 0),
+    "all visible": (255, [], 102, 48),
+    "nothing drawn": (0, [], 255, 0),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_a_layer_of_one_colour_has_its_shape_in_the_transparency(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, mode: str
+) -> None:
+    """Its colour alone would cover the whole image."""
+    value, some, others, count = LAYERS[name]
+    alpha = np.full((6, 8), others, np.uint8)
+    alpha[2, : len(some)] = some
+    images = save(tmp_path / "i", "a.png")
+    layer = save(tmp_path / "m", "car/a.png") / "car/a.png"
+    bands = [np.full((6, 8), value, np.uint8)] * (len(mode) - 1)
+    Image.fromarray(np.dstack([*bands, alpha])).save(layer)
+    assert "classes background, car\n" in run(tmp_path / "m", images, capsys)
+    assert np.count_nonzero(np.asarray(Image.open(tmp_path / "out" / "a.png"))) == count
+
+
 def test_a_photograph_is_no_mask(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rng: np.random.Generator
 ) -> None:

@@ -17,6 +17,7 @@ from unet_ddp.data.listing import files_by_name
 from unet_ddp.data.masks import IGNORE_ID, Size, unpack_colour
 from unet_ddp.data.matching import Report
 from unet_ddp.data.names import file_key, is_hidden, without_compound
+from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.data.readers.read import Source, can_read
 from unet_ddp.data.suffixes import detect_suffix, group_masks
 from unet_ddp.errors import UserError, shorten
@@ -118,9 +119,15 @@ def _read_numbers(path: Path, *, is_object: bool) -> NDArray[np.int32]:
         UserError: it is a photograph, or has several objects where it is that of one.
     """
     with Source(path) as opened:
-        if opened.header.is_lossy:
+        header = opened.header
+        if header.is_lossy:
             raise UserError(f"{path}: lossy compression changes values; save masks as PNG")
         numbers = number_densely(opened.mask())
+        if header.has_alpha and not np.ptp(numbers):  # of one colour: its shape may be what is seen
+            pixels, _ = opened.image(ImageFormat(header.channels + 1, header.dtype))
+            alpha = pixels[..., -1]
+            if not alpha.all():
+                numbers = (alpha > alpha.max() // 2).astype(np.int32)
     if is_object and (count := len(np.unique(numbers[numbers > 0]))) > 1:
         raise UserError(
             f"{path}: {count} values above 0; there are several masks of this image, so each must be of one object: "
