@@ -64,6 +64,28 @@ def test_what_names_no_side_of_each_image_is_no_split(
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("train: train.txt\nval: val.txt\n", "train.txt"),
+        ("train: ../train/images\nval: [lists/val.TXT]\n", "lists/val.TXT"),
+        ("train: ../train/images\nval: ../valid/images\ntest: test.txt\n", ""),
+    ],
+)
+def test_a_split_by_lists_of_files_is_not_dropped_in_silence(
+    here: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    """Ultralytics' coco.yaml has such; images to test on are in no list that is needed."""
+    Path("set/test/labels/0.txt").unlink()
+    Path("set/data.yaml").write_text(f"names: [car]\n{text}")
+    assert main(["import", "set/data.yaml", "--images", "set", "-o", "out"]) == 0
+    out = capsys.readouterr().out
+    assert (f"data.yaml splits by lists of files, as {said!r}, which are not read" in out) == bool(
+        said
+    )
+    assert ("split: of data.yaml" in out) != bool(said)
+
+
+@pytest.mark.parametrize(
     "places",
     [
         ("images/train", "images/val"),

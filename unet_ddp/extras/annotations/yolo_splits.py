@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from unet_ddp.errors import shorten
+
 _SIDES = {"train": "training", "val": "validation", "valid": "validation", "test": "test"}
 _COMPARED = 2  # last parts of a folder: data.yaml may have the paths of another machine
 
@@ -18,16 +20,22 @@ def find_split(
     It has none either if an image that is `labelled` is not in exactly one of its folders. Others are to
     test on then, as nothing says what they are.
     """
-    folders = []
+    folders, lists = [], []
     for name, side in _SIDES.items():
         given = settings.get(name)
         for folder in given if isinstance(given, list) else [given]:
             parts = PurePosixPath(str(folder or "").replace("\\", "/")).parts
             kept = tuple(part for part in parts if part not in ("..", "/"))[-_COMPARED:]
-            if kept and not kept[-1].endswith(".txt"):
+            if kept and kept[-1].lower().endswith(".txt"):
+                lists.append((folder, side))
+            elif kept:
                 folders.append((kept, side))
     if not {"training", "validation"} <= {side for _, side in folders}:
-        return {}, []
+        named = {side for _, side in [*folders, *lists]}
+        if not {"training", "validation"} <= named:
+            return {}, []
+        text = f"data.yaml splits by lists of files, as {shorten(str(lists[0][0]))}, which are not read"
+        return {}, [f"{text}; name folders there, or give pairs.csv a column split"]
     sides = {}
     for name, image in images.items():
         own = image.absolute().parent.parts
