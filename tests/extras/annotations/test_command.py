@@ -409,6 +409,14 @@ def studio_of(width: int, height: int) -> list[Any]:
 
 HALF = {"points": [[0, 0], [50, 0], [50, 100], [0, 100]]}
 CAR = {"type": "polygonlabels", "to_name": "photo", "value": {**HALF, "polygonlabels": ["car"]}}
+VECTOR: dict[str, Any] = {
+    "type": "vectorlabels",
+    "value": {
+        "vertices": [{"x": 1, "y": 1}, {"x": 9, "y": 1}, {"x": 9, "y": 9}],
+        "closed": True,
+        "vectorlabels": ["car"],
+    },
+}
 BOX = {"type": "rectanglelabels", "value": {"x": 1, "rectanglelabels": ["car"]}}
 APART = (
     {"id": "k", "type": "polygon", "value": HALF},
@@ -515,11 +523,20 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "another GeoJSON": (lambda: {"type": "FeatureCollection", "features": [{"type": "Point"}]}, "not COCO, Labelme, QuPath or"),
     "Supervisely": (lambda: {"size": {}, "objects": []}, "of Supervisely (there, export COCO or masks), not COCO, Labelme, QuPath or"),
     "VIA": (lambda: {"a.png9": {"filename": "a.png", "regions": []}}, "of the VGG annotator (there, export COCO), not"),
+    "VIA project": (lambda: {"_via_settings": {}, "_via_img_metadata": {}}, "of the VGG annotator (there, export COCO), not"),
+    "Datumaro": (lambda: {"info": {}, "categories": {}, "items": []}, "of Datumaro (there, export COCO), not"),
+    "Cityscapes": (lambda: {"imgHeight": 6, "imgWidth": 8, "objects": []}, "of Cityscapes (train on its masks, x_labelIds.png), not"),
+    "predictions of COCO": (lambda: [{"image_id": 0, "category_id": 4, "bbox": [1, 1, 2, 2], "score": 0.5}], "of predictions for COCO (give the file with images and categories), not"),
+    "COCO panoptic": (lambda: coco() | {"annotations": [{"image_id": 0, "file_name": "a.png", "segments_info": [{"id": 1, "category_id": 4}]}]}, "file.json: COCO panoptic, whose areas are in its PNG files; convert it to COCO with segmentation (panopticapi:"),
+    "a bitmask of Label Studio": (lambda: task(CAR, {"type": "bitmasklabels", "value": {"imageDataURL": "data:image/png;base64,AA", "bitmasklabels": ["car"]}}), "image a.png: an area of Label Studio's bitmask tool, which is not read; draw it with the brush or as polygon"),
+    "a vector of Label Studio": (lambda: task(VECTOR), "image a.png: an area of Label Studio's vector tool, which is not read"),
+    "a line of Label Studio": (lambda: task({**VECTOR, "value": {**VECTOR["value"], "closed": False}}), "only boxes, ellipses, lines or points (1): "),
     "JSON-MIN": (lambda: [{"id": 1, "image": "/data/a.png", "tag": []}], "of Label Studio's JSON-MIN (there, export JSON), not"),
     "no JSON": (lambda: "hello", "file.json: is a text file, not a file of annotations"),
     "nested": (lambda: "[" * 100_000, "file.json: "),
     "a DOCTYPE": (lambda: cvat(before=BOMB), "a DOCTYPE, which may define entities"),
     "CVAT for video": (lambda: cvat().replace("image", "track"), "use the format 'CVAT for images 1.1'"),
+    "the same, named": (lambda: cvat().replace("image", "track"), "file.xml: CVAT for video; use the format"),
     "CVAT 1.0": (lambda: cvat(version="1.0"), "use the format 'CVAT for images 1.1'"),
     "Pascal VOC": (lambda: "<annotation><object/></annotation>", "use the format 'CVAT for images 1.1'"),
     "no XML": (lambda: "<annotations>", "no element found"),

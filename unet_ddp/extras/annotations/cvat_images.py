@@ -41,7 +41,9 @@ def list_labels(path: Path) -> dict[str, str]:
             return classes
         if element.tag == "label" and element.find("name") is not None:
             classes[element.findtext("name", "")] = element.findtext("color", "")
-        if element.tag == "track" or (element.tag == "version" and element.text != "1.1"):
+        if element.tag == "track":
+            raise UserError(f"{path}: CVAT for video; use the format 'CVAT for images 1.1'")
+        if element.tag == "version" and element.text != "1.1":
             break
     raise UserError(
         f"{path}: not an export of CVAT; use the format 'CVAT for images 1.1'; of Pascal VOC, train on the masks in "

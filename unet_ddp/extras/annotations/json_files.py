@@ -84,7 +84,13 @@ def open_coco(content: Any) -> AnnotationSet:
     """
     file = Fields(content, "COCO")
     categories = [(each.key("id"), each) for each in file.rows("categories", "category")]
-    used = {each.key("category_id") for each in file.rows("annotations", "annotation")}
+    annotations = [*file.rows("annotations", "annotation")]
+    if any(each.has("segments_info") for each in annotations):
+        raise UserError(
+            "COCO panoptic, whose areas are in its PNG files; convert it to COCO with segmentation (panopticapi: "
+            "converter/panoptic2detection_coco_format.py)"
+        )
+    used = {each.key("category_id") for each in annotations}
     parents = {
         (each.values["supercategory"], name)
         for name, each in categories

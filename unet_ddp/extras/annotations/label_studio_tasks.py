@@ -14,6 +14,7 @@ from unet_ddp.extras.annotations.fields import Fields, to_points
 from unet_ddp.extras.annotations.regions import draw_brush, fill_shares
 
 _SHAPES = {"rle", "points"}  # keys of a brush and a polygon
+_UNREAD = {"imageDataURL": "bitmask", "vertices": "vector"}  # keys of areas of other tools
 
 
 def read_label_studio(tasks: Sequence[Any]) -> Iterator[AnnotatedImage]:
@@ -57,6 +58,13 @@ def _add_region(image: AnnotatedImage, parts: Sequence[Fields]) -> None:
     """Add the object that results of one region describe, once for each of its labels."""
     if any(part.values.get("image_rotation") for part in parts):
         raise UserError(f"image {image.name}: annotated on a turned image; turn the file instead")
+    values = [*map(_value_of, parts)]
+    for key, tool in _UNREAD.items():
+        if any(key in value and value.get("closed", True) for value in values):
+            raise UserError(
+                f"image {image.name}: an area of Label Studio's {tool} tool, which is not read; draw it with the brush or as "
+                "polygon"
+            )
     shape = next((part for part in parts if not _SHAPES.isdisjoint(_value_of(part))), None)
     if shape is None:
         if any(part.has("original_width") for part in parts):  # a box or an ellipse

@@ -24,8 +24,15 @@ _TOOLS = (  # the fields by which the files of other tools are known
     ({"size", "objects"}, "Supervisely (there, export COCO or masks)"),
     ({"item", "annotations"}, "Darwin V7 (there, export COCO)"),
     ({"filename", "regions"}, "the VGG annotator (there, export COCO)"),
+    ({"_via_img_metadata"}, "the VGG annotator (there, export COCO)"),
     ({"id", "image"}, "Label Studio's JSON-MIN (there, export JSON)"),
     ({"media_type", "items"}, "Datumaro (there, export COCO)"),
+    ({"categories", "items"}, "Datumaro (there, export COCO)"),
+    ({"imgHeight", "objects"}, "Cityscapes (train on its masks, x_labelIds.png)"),
+    (
+        {"image_id", "category_id", "score"},
+        "predictions for COCO (give the file with images and categories)",
+    ),
 )
 
 
