@@ -597,6 +597,17 @@ def test_objects_without_a_pixel_are_counted(
     assert status == 0 and "2 objects have no pixel: " in text
 
 
+def test_outlines_in_fractions_of_the_sides_are_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those around the centre of the first pixel are that pixel, and no other is."""
+    large = [0.1, 0.1, 0.9, 0.1, 0.9, 0.9, 0.1, 0.9]
+    status, text = run(capsys, coco(large, large, SQUARE, [0.1, 0.1, 0.4, 0.1, 0.4, 0.4]))
+    said = "2 objects are only the image's first pixel: if their outlines are in fractions of the sides"
+    assert status == 0 and said in text and "1 objects have no pixel: " in text
+    assert "first pixel" not in run(capsys, coco(SQUARE), "-o", "second")[1]
+
+
 POINTS = [[1, 1], [5, 1], [5, 5], [1, 5]]
 RUNS = {"counts": [7, 4, 2, 4, 2, 4, 2, 4, 19]}
 SAME: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {

@@ -244,6 +244,11 @@ class _Import:
                 counts["unseen"],
                 "objects have no pixel: their outlines are lines, too small, or fractions of the sides",
             ),
+            (
+                counts["first pixel"],
+                "objects are only the image's first pixel: if their outlines are in fractions of the sides, multiply x by "
+                "the width and y by the height",
+            ),
             (counts["skipped"], "boxes, ellipses, lines or points have no outline: left out"),
             (
                 0 if self.config.overlap == "keep" else counts["several"],

@@ -70,6 +70,8 @@ class Painter:
                 self.counts["clipped"] += 1
             if not pixels.any():
                 self.counts["unseen"] += 1
+            elif (top, left, *pixels.shape) == (0, 0, 1, 1):
+                self.counts["first pixel"] += 1
         self.counts.update(objects=len(regions), skipped=image.skipped, several=image.several)
         return mask
 
