@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,7 +26,7 @@ from tests.ranks import LIMIT, ROOT, TRAIN, Ranks, call_train
 from tests.test_resume import assert_same_state, call_main_in_float64
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.distributed import hosts
-from unet_ddp.distributed.hosts import agree_on_attempt, launcher_names
+from unet_ddp.distributed.hosts import agree_on_attempt, launcher_names, wait_for_port
 from unet_ddp.errors import RunError
 
 
@@ -55,6 +56,42 @@ def test_all_ranks_have_one_name_and_no_attempt_has_another_s(store: dist.Store)
             (name,) = {one.result() for one in found}
             assert name not in seen
             seen.add(name)
+
+
+def test_rank_0_may_come_later_than_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its store is found as soon as it listens, and counts nobody who only looked for it."""
+    with socket.socket() as late:
+        late.bind(("127.0.0.1", 0))
+        host, port = late.getsockname()
+        monkeypatch.setattr(time, "sleep", lambda _: late.listen())
+        wait_for_port(host, port, 30)
+        monkeypatch.undo()
+        store = dist.TCPStore(
+            host, port, is_master=True, wait_for_workers=False, master_listen_fd=late.detach()
+        )
+    wait_for_port(host, port, 0)
+    other = dist.TCPStore(host, port, timeout=timedelta(seconds=5))
+    other.set("key", "value")
+    assert store.get("key") == b"value"
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        ConnectionRefusedError("refused"),
+        socket.gaierror("no such name"),
+        UnicodeError("a..b is no name"),
+    ],
+)
+def test_an_address_where_nobody_listens_is_said(
+    monkeypatch: pytest.MonkeyPatch, reason: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise reason
+
+    monkeypatch.setattr(socket, "create_connection", fail)
+    with pytest.raises(dist.DistError, match=f"^no answer in 0 s: {reason}$"):
+        wait_for_port("node0", 29500, 0)
 
 
 def test_a_rank_that_does_not_come_is_said(store: dist.Store) -> None:

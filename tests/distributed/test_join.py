@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from tests.ranks import python
+from tests.ranks import python, warm_python
 from unet_ddp.distributed import join as join_module
 from unet_ddp.distributed.join import exit_with_error, join, leave, print_error
 from unet_ddp.distributed.launch import run_on_all_ranks
@@ -60,6 +60,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(dist, "get_world_size", lambda: 3)
     monkeypatch.setattr(dist, "all_gather_object", gather_processes)
     monkeypatch.setattr(join_module, "host_id", lambda: "here")
+    monkeypatch.setattr(join_module, "wait_for_port", lambda *_: None)
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=str(device.index))
     )
@@ -237,13 +238,30 @@ def test_a_store_that_is_not_there_is_one_line(
         run_on_all_ranks(lambda *_: 0, None, nproc=1, device="cpu", timeout=5)
     assert stop.value.code == 2
     assert capsys.readouterr().err == (
-        "error: MASTER_ADDR=node0 MASTER_PORT=29500: rank 1 finds no store there (refused); use the "
-        "address of rank 0's host, which this host must reach, and a port that is free there\n"
+        "error: MASTER_ADDR=node0 MASTER_PORT=29500: rank 1 of 2 does not find the others there (refused); "
+        "use the address of rank 0's host, which this host must reach, and a port that is free there, or unset RANK, "
+        "WORLD_SIZE if this process is alone\n"
     )
     with pytest.raises(SystemExit) as stop:
         exit_with_error(UserError("a mistake that no rank 0 can say"))
     assert stop.value.code == 2
     assert capsys.readouterr().err == "error: a mistake that no rank 0 can say\n"
+
+
+def test_a_rank_without_a_rank_0_ends_in_one_line(tmp_path: Path) -> None:
+    """In a shell or a pod that has the variables of another run: torch would try twice and show C++ frames."""
+    script = tmp_path / "program.py"
+    script.write_text(
+        "from unet_ddp.distributed.launch import run_on_all_ranks\n"
+        "run_on_all_ranks(print, None, nproc=1, device='cpu', timeout=0.3)\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    done = warm_python(tmp_path, str(script), **place)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2 and "refused" in line
+    assert line.endswith("or unset RANK, WORLD_SIZE if this process is alone")
 
 
 def test_without_a_local_size_all_processes_are_on_this_machine(

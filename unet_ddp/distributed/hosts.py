@@ -1,4 +1,4 @@
-"""Attempts of a launcher, and the names of hosts and launchers."""
+"""Attempts of a launcher, its port, and the names of hosts and launchers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from unet_ddp.errors import RunError
 
 _POLL = 0.02  # seconds
+_CONNECT = 5  # seconds until an address that says nothing is tried again
 
 
 def agree_on_attempt(store: dist.Store, rank: int, size: int, timeout: float) -> str:
@@ -47,6 +48,25 @@ def agree_on_attempt(store: dist.Store, rank: int, size: int, timeout: float) ->
         f"rank {rank} of {size}: not all ranks came within {timeout:g} s, or the launcher's host is "
         "lost; look at the other hosts' output, and see --timeout"
     )
+
+
+def wait_for_port(host: str, port: int, timeout: float) -> None:
+    """Return as soon as a program listens at this address.
+
+    torch's store tries it twice, for `timeout` seconds each, and logs frames of C++.
+
+    Raises:
+        DistError: none listens there within `timeout` seconds.
+    """
+    until = time.monotonic() + timeout
+    while True:
+        try:
+            socket.create_connection((host, port), _CONNECT).close()
+            return
+        except (OSError, UnicodeError) as error:  # also a name that a cluster resolves later
+            if time.monotonic() > until:
+                raise dist.DistNetworkError(f"no answer in {timeout:g} s: {error}") from None
+        time.sleep(5 * _POLL)
 
 
 def host_id() -> str:

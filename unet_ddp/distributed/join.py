@@ -22,7 +22,7 @@ import torch.distributed as dist
 from unet_ddp.distributed.device import pick_device, usable_cores
 from unet_ddp.distributed.elastic import follow_launcher
 from unet_ddp.distributed.error_line import error_line, show_error
-from unet_ddp.distributed.hosts import agree_on_attempt, host_id
+from unet_ddp.distributed.hosts import agree_on_attempt, host_id, wait_for_port
 from unet_ddp.distributed.stop_signal import die_with_parent
 from unet_ddp.distributed.world import World, separate_statistics
 from unet_ddp.errors import RunError, UserError, one_line
@@ -236,20 +236,18 @@ def _connect_store(rank: int, size: int, timeout: timedelta) -> dist.Store:
     """
     agent_has_it = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    is_master = rank == 0 and not agent_has_it
+    how: Any = {"world_size": size, "timeout": min(timeout, _CONNECT), "multi_tenant": True}
     try:
-        store = dist.TCPStore(
-            host,
-            port,
-            world_size=size,
-            is_master=rank == 0 and not agent_has_it,
-            timeout=min(timeout, _CONNECT),
-            multi_tenant=True,
-        )
+        if not is_master:
+            wait_for_port(host, port, how["timeout"].total_seconds())
+        store = dist.TCPStore(host, port, is_master=is_master, **how)
     except dist.DistError as error:
         reason = str(error).partition("\n")[0][:160]
         raise RunError(
-            f"MASTER_ADDR={host} MASTER_PORT={port}: rank {rank} finds no store there ({reason}); use the "
-            "address of rank 0's host, which this host must reach, and a port that is free there"
+            f"MASTER_ADDR={host} MASTER_PORT={port}: rank {rank} of {size} does not find the others there ({reason}); "
+            "use the address of rank 0's host, which this host must reach, and a port that is free there, or unset "
+            f"{', '.join(name for name in _PLACE if name in os.environ)} if this process is alone"
         ) from None
     store.set_timeout(timeout)
     if not agent_has_it:  # rank 0 hosts it: it is as new as the attempt
