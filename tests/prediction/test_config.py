@@ -61,6 +61,23 @@ def test_after_model_what_can_be_no_model_is_an_image(
 
 
 @pytest.mark.parametrize(
+    ("flags", "advice"),
+    [
+        ([], "--skip-existing"),
+        (["--skip-existing"], "--skip-existing"),
+        (["--rle", "l.csv"], "--skip-existing"),
+        (["--rank", "r.csv"], "--overwrite"),
+        (["--overwrite"], "--overwrite"),
+    ],
+)
+def test_a_stopped_job_is_told_a_flag_that_goes_with_its_own(flags: list[str], advice: str) -> None:
+    said = parse_predict(["p", *flags]).advice_if_stopped
+    assert advice in said
+    if advice not in flags:
+        assert parse_predict(["p", *flags, advice]).inputs == ("p",)
+
+
+@pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["a.png", "--batch-size", "0"], "--batch-size 0"),

@@ -631,7 +631,7 @@ def test_any_number_of_processes_writes_the_same(here: Path, ranks: Ranks, size:
     assert len(list(Path("out").iterdir())) == 6 and not list(here.rglob(".*"))
 
 
-def stopped_job(folder: Path, number: int) -> None:
+def stopped_job(folder: Path, number: int, flags: list[str]) -> None:
     """A job that is sent a signal while a thread is writing."""
     os.chdir(folder)
     sys.stderr = (folder / "err").open("w")
@@ -647,19 +647,28 @@ def stopped_job(folder: Path, number: int) -> None:
 
     mask_module.write_mask = write_mask
     signal.signal(number, signal.SIG_DFL)  # a shell's background job ignores SIGINT
-    predict.main(["p", "-o", "out", "--rle", "out/list.csv", "--overlay"])
+    predict.main(["p", "-o", "out", "--rle", "out/list.csv", "--overlay", *flags])
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stopped_job_leaves_no_unfinished_files(here: Path, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "flags", "advice"),
+    [
+        (signal.SIGTERM, [], "continue with --skip-existing"),
+        (signal.SIGINT, [], "continue with --skip-existing"),
+        (signal.SIGINT, ["--rank", "rank.csv"], "start again with --overwrite"),
+    ],
+)
+def test_a_stopped_job_leaves_no_unfinished_files(
+    here: Path, number: int, flags: list[str], advice: str
+) -> None:
     for letter in "abc":
         write_photo(here / "p" / f"{letter}.png")
-    process = warm_context().Process(target=stopped_job, args=(here, int(number)))
+    process = warm_context().Process(target=stopped_job, args=(here, int(number), flags))
     process.start()
     process.join(120)
     assert process.exitcode == 128 + number
-    assert (here / "err").read_text().endswith("stopped; continue with --skip-existing\n")
+    assert (here / "err").read_text().endswith(f"stopped; {advice}\n")
     left = {path.name for path in (here / "out").iterdir()}
     assert not [name for name in left if name.startswith(".")] and "b_mask.png" not in left
 

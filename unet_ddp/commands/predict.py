@@ -37,7 +37,7 @@ PATIENCE = 86400.0  # seconds that a process waits at the end for those still pr
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; exit with 0, 1 if some of several images failed, 2 after a mistake."""
     config = parse_program(parse_predict, argv, "predict")
-    with exit_on_signals():
+    with exit_on_signals(config.advice_if_stopped):
         run_on_all_ranks(
             predict, config, nproc=config.nproc, device=config.device, timeout=PATIENCE
         )
@@ -63,7 +63,8 @@ def predict(config: PredictConfig, world: World) -> int:
         )
     )
     with ExitStack() as stack:
-        stack.enter_context(exit_on_signals())  # those that --nproc started hear them, too
+        # Those that --nproc started hear them, too.
+        stack.enter_context(exit_on_signals(config.advice_if_stopped))
         lists = [each for each in outputs if each.path is not None]
         replaces = config.overwrite
         records = [stack.enter_context(closing(Records(each, replaces=replaces))) for each in lists]

@@ -9,7 +9,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from threading import RLock
@@ -163,8 +163,7 @@ def cache_folder(*, warns: bool = True) -> Path | None:
 @cache
 def _warn_of_cache(folder: Path) -> None:
     reason = f"{folder}: not used as cache, as other users own it or may write to it"
-    advice = "remove it, or name a folder of your own with XDG_CACHE_HOME"
-    complain(f"{reason}; {advice}")
+    complain(f"{reason}; remove it, or name a folder of your own with XDG_CACHE_HOME")
 
 
 def temporary_folder() -> Path:
@@ -268,11 +267,9 @@ def remove_stale(files: Iterable[Path]) -> None:
 
 @contextmanager
 def handling(handler: Callable[[int, object], None], *numbers: signal.Signals) -> Iterator[None]:
-    """Handle signals in the block, without those that are ignored."""
-    before = {}
-    for number in numbers:
-        if signal.getsignal(number) != signal.SIG_IGN:  # by nohup
-            before[number] = signal.signal(number, handler)
+    """Handle signals in the block, without those that are ignored, as by nohup."""
+    heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heard}
     try:
         yield
     finally:
@@ -280,20 +277,23 @@ def handling(handler: Callable[[int, object], None], *numbers: signal.Signals) -
             signal.signal(number, restored)
 
 
-def _remove_and_exit(number: int, frame: object) -> None:
+def _remove_and_exit(advice: str, number: int, frame: object) -> None:
     with _lock:  # no other thread begins a file after this
         # One process of a host says it; those of --nproc leave it to the one that started them.
         if os.environ.get("LOCAL_RANK", "0") == "0" and "UNET_DDP_NPROC" not in os.environ:
             with suppress(OSError):  # a closed terminal
-                os.write(2, b"stopped; continue with --skip-existing\n")
+                os.write(2, f"stopped; {advice}\n".encode())
         for path in [*_unfinished] * 2:  # a thread that opens one by its name makes it anew, once
             with suppress(OSError):
                 path.unlink()
         os._exit(128 + number)
 
 
-_hangup = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # Windows has none
-exit_on_signals = partial(handling, _remove_and_exit, signal.SIGINT, signal.SIGTERM, *_hangup)
-"""Context in which Ctrl-C, SIGTERM and SIGHUP end the process, and leave no temporary file."""
+def exit_on_signals(advice: str = "continue with --skip-existing") -> AbstractContextManager[None]:
+    """Return a context in which Ctrl-C, SIGTERM and SIGHUP end the process, and leave no temporary file."""
+    hangup = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # Windows has none
+    return handling(partial(_remove_and_exit, advice), signal.SIGINT, signal.SIGTERM, *hangup)
+
+
 ended_by_sigterm = partial(handling, lambda number, frame: sys.exit(128 + number), signal.SIGTERM)
 """Context in which SIGTERM raises SystemExit: what is temporary is then removed."""

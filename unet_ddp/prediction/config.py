@@ -12,7 +12,7 @@ import tyro
 from unet_ddp.cli import parse
 from unet_ddp.errors import Limit, UserError
 from unet_ddp.plugins import is_built_in
-from unet_ddp.settings import Calls, Excludes, Heading, Percent, called, flag, joined
+from unet_ddp.settings import Calls, Excludes, Heading, Percent, called, flag, joined, pairs_of
 
 _MODULE_CLASS = re.compile(r"[\w.]+:\w+")
 
@@ -98,6 +98,13 @@ class PredictConfig:
     """auto: a GPU if there is one."""
     log: Literal["text", "json"] = "text"
     """json: print a JSON object in each line, also for warnings and errors, all on standard output; docs/files.md."""
+
+    @property
+    def advice_if_stopped(self) -> str:
+        """How the job continues after a signal: --skip-existing is refused beside some flags."""
+        excluded = pairs_of(PredictConfig, Excludes)
+        refuses = any(getattr(self, name) for name, other in excluded if other == "skip_existing")
+        return "start again with --overwrite" if refuses else "continue with --skip-existing"
 
 
 def parse_predict(argv: Sequence[str], *, prog: str = "predict.py") -> PredictConfig:
