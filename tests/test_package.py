@@ -115,7 +115,7 @@ def test_a_wheel_of_the_source_archive_trains_and_predicts(tmp_path: Path) -> No
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert names == {name for name in tracked if name.startswith("unet_ddp/")}
     assert "unet_ddp/py.typed" in names
-    assert "unet_ddp.__main__:main" in next(site.glob("*/entry_points.txt")).read_text()
+    assert "unet_ddp.__main__:start" in next(site.glob("*/entry_points.txt")).read_text()
     program = ("-m", "unet_ddp")
     assert "ready to train" in run(work, site, *program, "doctor")
     flags = "--config cells --exp-name a --epochs 1 --width 2 --scale 0.25 --workers 0"

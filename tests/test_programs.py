@@ -6,6 +6,7 @@ import contextlib
 import csv
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -207,6 +208,31 @@ def test_ctrl_c_in_the_first_seconds_has_no_traceback(
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, b"")
+
+
+CONSOLE = re.findall('^unet-ddp = "(.+):(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)[0]
+
+
+@pytest.mark.parametrize(
+    ("program", "word"),
+    [
+        ("import {} as program; program.{}()".format(*CONSOLE), "--version"),
+        ("import runpy; runpy.run_module('unet_ddp', run_name='__main__')", "--version"),
+        *(
+            pytest.param(
+                f"import runpy; runpy.run_path({path!r}, run_name='__main__')",
+                "--help",
+                marks=thorough,
+            )
+            for path in (TRAIN, PREDICT)
+        ),
+    ],
+)
+def test_ctrl_c_while_python_ends_has_no_traceback(tmp_path: Path, program: str, word: str) -> None:
+    """The work is done; libraries still run functions of theirs."""
+    ends = "import atexit, os, signal; atexit.register(os.kill, os.getpid(), signal.SIGINT)"
+    done = python(tmp_path, "-c", f"{ends}; {program}", word)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "") and done.stdout
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, cast
 
@@ -121,9 +121,19 @@ def _import(name: str) -> Command:
         signal.signal(signal.SIGINT, before)
 
 
+def start(command: Callable[[], int] = main) -> NoReturn:
+    """Run a program and exit with its status; Ctrl-C after it ends Python at once, as libraries show tracebacks then."""
+    try:
+        sys.exit(command())
+    finally:
+        print(end="", flush=True)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not under nohup
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
     os._exit(128 + number)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start()
