@@ -8,7 +8,7 @@ import itertools
 import math
 import re
 import sys
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -229,6 +229,24 @@ def test_the_short_help_fits_on_a_screen(
     extras = whole.partition("\nExtras:\n")[2]
     assert "--instances" in extras and "--wandb" in extras and "--images" not in extras
     assert "default: None" not in whole and "(default: True)" not in whole
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, PredictConfig, ImportConfig])
+def test_the_help_is_the_same_without_docstrings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: Any
+) -> None:
+    """python -OO strips them, and a dataclass without one shows its signature."""
+
+    def show() -> str:
+        with pytest.raises(SystemExit):
+            parse(kind, ["--help-all"], prog="x")
+        return capsys.readouterr().out
+
+    before = show()
+    for each in (kind, *get_type_hints(kind).values()):
+        if is_dataclass(each):
+            monkeypatch.setattr(each, "__doc__", "Config(images: object = <factory>)")
+    assert show() == before
 
 
 def test_the_help_names_what_must_be_given(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ def format_help(kind: Any, prog: str, *, is_whole: bool, unused: Set[str] = froz
     declared = [(name, each) for name, each in settings_of(kind).items() if name not in unused]
     settings = dict(sorted(declared, key=lambda item: bool(item[1].group)))  # its own first
     positionals = [f" {_metavar(name, each)}" for name, each in declared if _is_positional(each)]
-    text = inspect.getdoc(kind) or ""
+    text = read_doc(kind)
     if not prog.endswith(".py"):
         text = _without_scripts(text)
     lines = [f"usage: {prog} [-h]{''.join(positionals)} [OPTIONS]", "", text]
@@ -74,8 +74,7 @@ def divide(kind: Any, settings: dict[str, Setting]) -> dict[str, list[str]]:
     for name, each in settings.items():
         marked = find_note(each, Heading)
         if each.group:
-            docstring = inspect.getdoc(groups[each.group]) or ""
-            heading = docstring.partition("\n")[0].rstrip(".")
+            heading = read_doc(groups[each.group]).partition("\n")[0].rstrip(".")
         elif marked:
             heading = marked.text
         package = _owner(kind, each).__module__.partition(".")[0]
@@ -97,14 +96,24 @@ def _owner(kind: Any, setting: Setting) -> type[Any]:
 
 
 @once
+def _parse(kind: type[object]) -> ast.ClassDef:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    return tree.body[0]  # type: ignore[return-value]  # it is a class
+
+
+def read_doc(kind: type[object]) -> str:
+    """Return the docstring of a class by its source: python -OO strips it, and a dataclass then shows its signature."""
+    return ast.get_docstring(_parse(kind)) or ""
+
+
+@once
 def read_docs(kind: Any) -> dict[str, str]:
     """Return the docstrings under the fields of a class, by their names."""
     if kind.__module__ == "builtins":
         return {}
-    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     docs = {}
     field = ""
-    for node in tree.body[0].body:  # type: ignore[attr-defined]  # it is a class
+    for node in _parse(kind).body:
         match node:
             case ast.AnnAssign(target=ast.Name(id=field)):
                 docs[field] = ""
