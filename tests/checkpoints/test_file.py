@@ -347,3 +347,15 @@ def test_a_file_that_memory_does_not_hold_is_not_called_corrupt(
     monkeypatch.setattr(torch, "load", fail)
     with pytest.raises(UserError, match=r"x\.pt: the memory does not suffice to read it"):
         checkpoint.load(tmp_path / "x.pt")
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_torchscript_file_is_called_so(tmp_path: Path) -> None:
+    scripted: Any = torch.jit.script(torch.nn.Conv2d(3, 2, 1))
+    scripted.save(tmp_path / "x.pt")
+    for mapped in (False, True):
+        with pytest.raises(
+            UserError, match=r"x.pt: a TorchScript file; save the state_dict\(\) in the"
+        ):
+            load(tmp_path / "x.pt", mapped=mapped)

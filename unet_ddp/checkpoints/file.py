@@ -183,6 +183,10 @@ def _check_archive(path: Path, *, checksums: bool) -> None:
     if not zipfile.is_zipfile(path):
         return  # torch's format before 1.6; its own reader checks what it can
     with zipfile.ZipFile(path) as archive:
+        if any(name.endswith("/constants.pkl") for name in archive.namelist()):
+            raise UserError(
+                f"{path}: a TorchScript file; save the state_dict() in the program that wrote it"
+            )
         if any(record.compress_type != zipfile.ZIP_STORED for record in archive.infolist()):
             raise UserError(f"{path}: refused: its records are compressed, torch's never are")
         corrupt = archive.testzip() if checksums else None
