@@ -395,6 +395,14 @@ def test_a_file_without_weights_is_named_with_its_keys(tmp_path: Path) -> None:
     torch.save({"epoch": 3, "loss": 0.5}, tmp_path / "x.pt")
     with pytest.raises(UserError, match=r"x.pt: contains no weights; its keys are epoch, loss$"):
         read_model(tmp_path / "x.pt")
+    for content, said in (
+        ({}, ": nothing was saved in it"),
+        ({"model": {}}, ": nothing was saved in it"),
+        ({1: 2}, "; its keys are 1"),
+    ):
+        torch.save(content, tmp_path / "x.pt")
+        with pytest.raises(UserError, match=f"x.pt: contains no weights{said}$"):
+            read_model(tmp_path / "x.pt")
 
 
 def test_weights_of_an_unknown_network_have_no_architecture(tmp_path: Path) -> None:
@@ -436,6 +444,18 @@ def test_scale_is_for_files_that_do_not_contain_theirs(network: UNet, tmp_path: 
     for scale in (0.0, 1.01):
         with pytest.raises(UserError, match="must be above 0 and at most 1"):
             read_model(theirs, scale)
+
+
+def test_the_scale_that_is_used_is_said(network: UNet, tmp_path: Path) -> None:
+    """Not where only the weights are taken, as by --load: training has its own scale."""
+    theirs = tmp_path / "theirs.pt"
+    torch.save(network.state_dict(), theirs)
+    assert not [note for note in read_model(theirs).notes if "scale" in note]
+    for scale, said in ((None, 0.5), (1.0, 1), (0.25, 0.25)):
+        notes = Predictor.from_checkpoint(theirs, scale=scale, device="cpu").notes
+        assert f"images at scale {said}: it contains none (--scale)" in notes
+    ours = write_ours(tmp_path / "ours.pt", network)
+    assert Predictor.from_checkpoint(ours, device="cpu").notes == []
 
 
 def test_an_address_with_a_dot_may_be_a_run(memory_store: MemoryBucket) -> None:

@@ -49,7 +49,9 @@ def read_foreign(path: Path, content: Content) -> SavedModel:
     names = [name for name in level if isinstance(name, str) and name != "n_averaged"]
     tensors = {name: level[name] for name in names if isinstance(level[name], Tensor)}
     if not tensors:
-        raise UserError(f"{path}: contains no weights; its keys are {', '.join(names)[:200]}")
+        keys = ", ".join(map(str, level))[:200]
+        found = f"; its keys are {keys}" if keys else ": nothing was saved in it"
+        raise UserError(f"{path}: contains no weights{found}")
     state, prefix = strip_prefixes(tensors)
     if prefix:
         notes.append(f"prefix {prefix} stripped")
@@ -81,7 +83,7 @@ def _describe(state: State, mask_values: Any, notes: list[str]) -> SavedModel:
     notes.append(f"mask values {values}")
     channels = architecture.channels
     pixels = Preprocessing(channels, (0.0,) * channels, (1.0,) * channels, _FOREIGN_SCALE)
-    notes.append(f"images divided by 255, at scale {_FOREIGN_SCALE} (default of --scale here)")
+    notes.append("images divided by 255")
     return SavedModel(state, architecture, labels, pixels, notes)
 
 

@@ -228,13 +228,16 @@ def build_model(
     dtype = torch.bfloat16 if is_half else torch.float32
     backend = TorchBackend(built, preprocessing, device, fold=fold, dtype=dtype)
     renamed = {architecture.part: model.sources[saved.part]} if saved.part in model.sources else {}
+    notes = [*model.notes]
+    if notes:  # of another program's file
+        notes.append(f"images at scale {preprocessing.scale:g}: it contains none (--scale)")
     changes = [*find_changes(architecture.part, source, {**model.sources, **renamed})]
     return LoadedModel(
         backend,
         labels,
         preprocessing,
         model.threshold,
-        [*model.notes, *(f"warning: {line}" for line in changes)],
+        [*notes, *(f"warning: {line}" for line in changes)],
         is_half,
         digest_weights(model.state),
         changes,
