@@ -119,6 +119,20 @@ def test_frozen_norms_stay_as_they_are() -> None:
     assert norm.running_mean.tolist() == [0, 0, 0] and norm.running_var.tolist() == [1, 1, 1]
 
 
+@pytest.mark.parametrize("kind", [nn.BatchNorm2d, SyncBatchNorm2d])
+def test_norms_without_momentum_stay_as_they_are(kind: type[nn.BatchNorm2d]) -> None:
+    """Also if it is set to 0 in a run, as by a callback."""
+    norm = kind(3, momentum=0.3).double()
+    for number, momentum in enumerate((0.3, 0.0, 0.0)):
+        norm.momentum = momentum
+        before = copies(norm)
+        norm(pixels(number))
+        correct_bias(norm, before, batches=1)
+    mean, variance = averages(1, 0.3)
+    torch.testing.assert_close(norm.running_mean, mean)
+    torch.testing.assert_close(norm.running_var, variance)
+
+
 def test_averages_that_came_with_weights_are_not_those_of_a_new_network() -> None:
     """Files of early torch have no counts; new layers among them still begin with the first batch."""
     network = nn.ModuleList([nn.BatchNorm2d(3), nn.BatchNorm2d(3), nn.BatchNorm2d(3)])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unet_ddp.errors import UserError, shorten
+from unet_ddp.network.batchnorm import count_batches
 from unet_ddp.network.whole_tensors import check_sized
 
 _STRIDES = tuple(2**k for k in range(11))
@@ -126,6 +127,7 @@ def make_own(
             "its class or function"
         )
     check_sized(f"--model {name}", network)
+    count_batches(network)
     stride = getattr(network, "stride", AnySize.stride)
     if stride not in _STRIDES:
         raise UserError(
