@@ -44,6 +44,18 @@ class Precision:
         return torch.autocast(self.device.type, dtype=dtype, enabled=is_mixed)
 
 
+def image_type(network: nn.Module) -> torch.dtype:
+    """Return the type of a network's images: float32, unless all its floating parameters are of one other type.
+
+    The network is asked in each step, and a walk over all its modules would take long: usually this one ends soon. Frozen
+    parameters count as trained ones do, as training freezes some that prediction does not.
+    """
+    types = (p.dtype for p in network.parameters() if p.is_floating_point())
+    first = next(types, torch.float32)
+    is_other = first != torch.float32 and all(each == first for each in types)
+    return first if is_other else torch.float32
+
+
 # -- depthwise convolutions ----------------------------------------------------------------
 
 

@@ -29,6 +29,7 @@ from unet_ddp.files import as_path
 from unet_ddp.heads import SOFTMAX, Head
 from unet_ddp.network.architecture import Architecture, trust
 from unet_ddp.network.folding import fold_batchnorm
+from unet_ddp.network.precision import image_type
 from unet_ddp.network.unet import SMALLEST_SIDE
 from unet_ddp.plugins import find, is_built_in
 from unet_ddp.plugins.own import path_of, renew
@@ -74,9 +75,9 @@ class TorchBackend:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         network.eval()
-        types = [p.dtype for p in network.parameters()]  # float64 in the user's own networks alone
-        self._images = torch.float64 if types[:1] == [torch.float64] else torch.float32
-        if fold and torch.float64 not in types:
+        self._images = image_type(network)
+        types = {p.dtype for p in network.parameters() if p.is_floating_point()}
+        if fold and types <= {torch.float32}:  # others are in the user's own networks alone
             network = fold_batchnorm(network, preprocessing.channels)
             for module in network.modules():  # or autocast would convert them in each forward pass
                 if type(module) in _CAST:

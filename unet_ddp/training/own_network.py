@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from unet_ddp.errors import UserError
+from unet_ddp.network.precision import image_type
 from unet_ddp.training.own_gradient import check_trained
 from unet_ddp.training.own_probabilities import check_unbounded, find_activation, list_last
 from unet_ddp.training.own_state import (
@@ -71,7 +72,7 @@ def try_network(
     where = f"--model {name}"
     _check_parameters(where, network)
     check_saved(where, network.state_dict())
-    example = example.to(next(network.parameters()).dtype)
+    example = example.to(image_type(network))
     numbers, seed = Numbers({"model": network}), torch.initial_seed()
     with keeping(network):
         seed_all(seed + 1)  # what is drawn anew differs

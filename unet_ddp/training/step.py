@@ -25,6 +25,7 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.distributed.world import average_values, without_sync
 from unet_ddp.errors import UserError
 from unet_ddp.network.batchnorm import FIRST_STEPS, average_over_ranks, correct_bias
+from unet_ddp.network.precision import image_type
 from unet_ddp.training.state import TrainState
 
 Snapshot = list[tuple[list[int], Tensor]]
@@ -128,9 +129,8 @@ def forward(network: nn.Module, preprocess: Preprocessing, images: Tensor) -> Te
     Raises:
         UserError: batch norm sees a single value per channel.
     """
-    dtype = next(network.parameters()).dtype
     try:
-        logits: Tensor = network(preprocess(images, dtype))
+        logits: Tensor = network(preprocess(images, image_type(network)))
     except (ValueError, RuntimeError) as error:  # RuntimeError if compiled
         if "more than 1 value per channel" not in str(error):
             raise

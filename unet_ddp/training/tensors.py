@@ -19,7 +19,9 @@ class Tensors:
 
     def __init__(self, *networks: nn.Module) -> None:
         modules = [module for network in networks for module in network.modules()]
-        self.parameters: list[Tensor] = [p for network in networks for p in network.parameters()]
+        found = [p for network in networks for p in network.parameters()]
+        self.parameters: list[Tensor] = [p for p in found if p.is_floating_point()]
+        """Others are constants, as of an index: nothing trains or averages them."""
         places: dict[int, tuple[dict[str, Tensor | None], str, bool]] = {}
         for module in modules:
             for name, buffer in module._buffers.items():
