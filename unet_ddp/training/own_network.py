@@ -71,7 +71,6 @@ def try_network(
     """
     where = f"--model {name}"
     _check_parameters(where, network)
-    check_saved(where, network.state_dict())
     example = example.to(image_type(network))
     numbers, seed = Numbers({"model": network}), torch.initial_seed()
     with keeping(network):
@@ -81,13 +80,14 @@ def try_network(
     _load(where, twin, network.state_dict())
     with keeping(network, twin), torch.no_grad():
         before = dict(network.state_dict(keep_vars=True))
-        with torch.enable_grad():
-            last = _check_logits(where, network, example)
-        after = network.state_dict(keep_vars=True)
-        _check_same_kind(where, before, after)
+        last = _check_logits(where, network, example)
+        _check_same_kind(where, before, network.state_dict(keep_vars=True))
         _load(where, twin, network.state_dict())
         counted = numbers.state_dict()
-        _compare(where, network, twin, example, is_training=False)  # a prediction has no numbers
+        with keeping(twin):  # a resumed run is not one that has predicted
+            _compare(
+                where, network, twin, example, is_training=False
+            )  # nor has a prediction numbers
         Numbers({"model": twin}).load_state_dict(counted)
         _compare(where, network, twin, example, is_training=True)
         _check_modes(where, network, example, last)
@@ -98,6 +98,7 @@ def _check_parameters(where: str, network: nn.Module) -> None:
     check_unscripted(where, network)
     if not any(p.is_floating_point() and p.requires_grad for p in network.parameters()):
         raise UserError(f"{where}: has no parameters to train")
+    check_saved(where, network.state_dict())
 
 
 def _check_apart(where: str, network: nn.Module, twin: nn.Module) -> None:
@@ -111,8 +112,9 @@ def _check_apart(where: str, network: nn.Module, twin: nn.Module) -> None:
             )
 
 
+@torch.enable_grad()
 def _check_logits(where: str, network: nn.Module, example: Tensor) -> list[Tensor]:
-    """Return the parameters of the last layer, after a check that logits have a gradient, and end in no softmax."""
+    """Return the parameters of the last layer, after a check of the logits' gradient, and that they end in no softmax."""
     # Each pass has its own images: a network may ask for their gradient, as for checkpointing.
     output = check_trained(where, network, lambda: network(example.clone()))
     if not output.requires_grad:
@@ -125,7 +127,18 @@ def _check_logits(where: str, network: nn.Module, example: Tensor) -> list[Tenso
             f"{where}: ends in {found}, so it returns probabilities; return the logits before it: the loss and the "
             "prediction apply it themselves"
         )
-    return list_last(network, output)
+    last = list_last(network, output)
+    torch.autograd.backward(output, torch.ones_like(output))
+    sparse = [
+        name for name, p in network.named_parameters() if p.grad is not None and p.grad.is_sparse
+    ]
+    network.zero_grad(set_to_none=True)
+    if sparse:
+        raise UserError(
+            f"{where}: the gradient of {sparse[0]} is sparse, which AdamW does not take; leave out sparse=True, as of "
+            "nn.Embedding"
+        )
+    return last
 
 
 def _check_modes(where: str, network: nn.Module, example: Tensor, last: list[Tensor]) -> None:
@@ -160,16 +173,19 @@ def _load(where: str, twin: nn.Module, state: Mapping[str, Any]) -> None:
     try:
         twin.load_state_dict(copy.copy(state))
     except Exception as error:  # of names, shapes and hooks that are not ours
-        reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{where}: built again, it does not take its own state dict ({reason}); {_ADVICE}"
+            f"{where}: built again, it does not take its own state dict ({_shorten(error)}); {_ADVICE}"
         ) from None
+
+
+def _shorten(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
 
 
 def _compare(
     where: str, network: nn.Module, twin: nn.Module, example: Tensor, *, is_training: bool
 ) -> None:
-    outputs, unsaved = _pass_again(network, twin, example, is_training=is_training)
+    outputs, unsaved = _pass_again(where, network, twin, example, is_training=is_training)
     if not outputs[0].isfinite().all():
         raise UserError(
             f"{where}: its logits contain nan or infinity for images of random numbers; look for a division, a log or a "
@@ -196,9 +212,12 @@ def _compare(
 
 
 def _pass_again(
-    network: nn.Module, twin: nn.Module, example: Tensor, *, is_training: bool
+    where: str, network: nn.Module, twin: nn.Module, example: Tensor, *, is_training: bool
 ) -> tuple[list[Tensor], list[dict[str, list[object]]]]:
-    """Return the outputs of the network, its twin and the network, and what each has then kept; then by other chance."""
+    """Return the outputs of the network, its twin and the network, and what each has then kept; then by other chance.
+
+    Without a gradient, a pass is in inference mode, as in a prediction.
+    """
     state = draw_step(network)
     numbers = Numbers({"model": network})
     counted, outputs, unsaved = numbers.read(), [], []
@@ -210,8 +229,17 @@ def _pass_again(
                 numbers.load_state_dict(counted)
             each.train(is_training)
             seed_all(seed)
-            with torch.set_grad_enabled(is_training):
-                outputs.append(each(example.flip(0) * 0.5).detach().double())
+            with torch.enable_grad() if is_training else torch.inference_mode():
+                try:
+                    outputs.append(each(example.flip(0) * 0.5).detach().double())
+                except Exception as error:  # of code that is not ours
+                    if each is network:
+                        raise
+                    raise UserError(
+                        f"{where}: built again with its state dict and numbers, a pass fails "
+                        f"({_shorten(error)}); a number may be of a tensor that is in no checkpoint: use the "
+                        f"tensor's own size; {_ADVICE}"
+                    ) from None
             unsaved.append(read_unsaved(each))
     return outputs, unsaved
 

@@ -25,7 +25,9 @@ class Tensors:
         places: dict[int, tuple[dict[str, Tensor | None], str, bool]] = {}
         for module in modules:
             for name, buffer in module._buffers.items():
-                if buffer is not None:
+                # Others are constants: a checkpoint does not have them, and a pass may give them another size.
+                is_saved = name not in module._non_persistent_buffers_set
+                if buffer is not None and is_saved:
                     places.setdefault(
                         id(buffer), (module._buffers, name, isinstance(module, _BatchNorm))
                     )
@@ -33,12 +35,12 @@ class Tensors:
 
     @property
     def buffers(self) -> list[Tensor]:
-        """All buffers, as they are now."""
+        """All buffers that are saved, as they are now."""
         return [cast(Tensor, buffers[name]) for buffers, name, _ in self._places]
 
     @property
     def own_buffers(self) -> list[Tensor]:
-        """The buffers of all modules but batch norm, as they are now."""
+        """The saved buffers of all modules but batch norm, as they are now."""
         return [cast(Tensor, buffers[name]) for buffers, name, known in self._places if not known]
 
 
