@@ -151,12 +151,14 @@ def _kept(self: Any, width: int) -> None:
 
 
 def _weight_norm(self: Any, width: int) -> None:
-    with warnings.catch_warnings(action="ignore"):  # that it is old
+    with warnings.catch_warnings():  # that it is old
+        warnings.simplefilter("ignore")
         self.block = nn.utils.weight_norm(nn.Conv2d(width, width, 1))
 
 
 def _spectral_norm(self: Any, width: int) -> None:
-    with warnings.catch_warnings(action="ignore"):  # that it is old
+    with warnings.catch_warnings():  # that it is old
+        warnings.simplefilter("ignore")
         self.block = nn.utils.spectral_norm(nn.Conv2d(width, width, 1))
 
 
@@ -166,7 +168,8 @@ def _grow(self: Any, x: Tensor) -> Tensor:
 
 
 def _scripted(channels: int, num_classes: int) -> nn.Module:
-    with warnings.catch_warnings(action="ignore"):  # that it is old
+    with warnings.catch_warnings():  # that it is old
+        warnings.simplefilter("ignore")
         return torch.jit.script(nn.Sequential(nn.Conv2d(channels, num_classes, 1)))  # type: ignore[no-any-return]
 
 

@@ -434,7 +434,8 @@ def test_a_class_does_not_hide_another_of_its_name(
 
 def scripted() -> nn.Module:
     """Return a module of TorchScript."""
-    with warnings.catch_warnings(action="ignore"):  # that it is old
+    with warnings.catch_warnings():  # that it is old
+        warnings.simplefilter("ignore")
         return torch.jit.script(nn.Identity())  # type: ignore[no-any-return]
 
 
