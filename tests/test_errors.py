@@ -29,6 +29,7 @@ from unet_ddp.errors import (
     one_line,
     shorten,
     typed,
+    words_of,
 )
 from unet_ddp.files.output import survive_lost_output
 
@@ -37,6 +38,13 @@ def test_one_line() -> None:
     assert one_line(ValueError("größe 3")) == "größe 3"
     assert one_line("a\nb\tc\x1b[1m") == r"a\nb\tc\x1b[1m"
     assert one_line("bad\udcffname") == r"bad\udcffname"
+
+
+def test_words_of_other_code_have_no_colours_and_no_line_breaks() -> None:
+    """torch.export colours its errors; in a name of the user's such bytes stay, as escapes."""
+    coloured = RuntimeError("\x1b[96mthe graph\x1b[0m\n  has \x1b[1;31ma branch\x1b[m")
+    assert words_of(coloured) == "the graph has a branch"
+    assert one_line(UserError("a\x1b[31m.png")) == r"a\x1b[31m.png"
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ _QUERY = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}:/[^\s'\"<>]*[?#][^\s'\"<>]*", re.
 _KEY = re.compile(
     r"(?i)([?&;#][\w.%~+-]*(?:sig|token|secret|passw|credential|key|auth|code)[\w.%~+-]*=)[^&;#]+"
 )
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _DETAILS = re.compile(r"#@[^\s#@]*@([^\s#]*)\.\w+")  # of a part of a file: its name is shown
 Checked = TypeVar("Checked")
 
@@ -114,8 +115,12 @@ def one_line(error: object) -> str:
     File names may contain line breaks, or bytes that are not text: they become escapes.
     """
     text = hide_secrets(error).encode("utf-8", "backslashreplace").decode()
-    shown = [c if c.isprintable() else repr(c)[1:-1] for c in text]
-    return "".join(shown)
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def words_of(error: object) -> str:
+    """Return the message of an error of other code, for a line: without line breaks and a terminal's colours."""
+    return " ".join(_COLOURS.sub("", str(error)).split())
 
 
 def print_lines(*lines: object) -> None:
@@ -132,10 +137,8 @@ def hides_bars() -> bool | None:
 
 def count_of(number: int, noun: str) -> str:
     """Return a number with its noun: 1 image, 2 images, 2 processes."""
-    if number == 1:
-        return f"{number} {noun}"
     ending = "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}{ending}"
+    return f"{number} {noun}" + ending * (number != 1)
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -170,8 +173,7 @@ def shorten(value: object) -> str:
 def join_some(items: Sequence[str], most: int) -> str:
     """Return the first `most` of the items for a message, and how many more there are."""
     shown = ", ".join(items[:most])
-    rest = len(items) - most
-    return f"{shown} and {rest} more" if rest > 0 else shown
+    return f"{shown} and {len(items) - most} more" if len(items) > most else shown
 
 
 @dataclass(frozen=True)
@@ -191,8 +193,7 @@ class Limit:
 
     def __str__(self) -> str:
         """Return the bounds in words, to follow "must be"."""
-        bounds = [words.format(bound) for _, bound, words in self._bounds()]
-        return " and ".join(bounds) + self.note
+        return " and ".join(words.format(bound) for _, bound, words in self._bounds()) + self.note
 
     def _bounds(self) -> list[tuple[Callable[[float, float], bool], float, str]]:
         """Return the bounds that it has, with their comparison and their words."""
@@ -219,8 +220,7 @@ def typed(value: Any, kind: Any) -> Any:
     Raises:
         UserError: it is not: what it is, and what is expected.
     """
-    origin = get_origin(kind)
-    arguments = get_args(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         checked = typed(value, arguments[0])
         if checked not in arguments[1]:
@@ -246,8 +246,7 @@ def typed(value: Any, kind: Any) -> Any:
 
 def _typed_list(value: Any, origin: Any, arguments: tuple[Any, ...]) -> Any:
     """Return a list or a tuple, each item by `typed` as the first of `arguments`."""
-    least = 0
-    most = _LARGEST
+    least, most = 0, _LARGEST
     if arguments[-1] is ...:
         most = _LONGEST
     elif origin is tuple:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from unet_ddp.config import TrainConfig
 from unet_ddp.distributed.device import is_out_of_memory
 from unet_ddp.distributed.world import World
-from unet_ddp.errors import RunError
+from unet_ddp.errors import RunError, words_of
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def explain_out_of_memory(config: TrainConfig, world: World, phase: str) -> Iter
 
 def describe_shortage(error: RuntimeError) -> str:
     """Return the amounts that torch's message names."""
-    text = " ".join(str(error).split())
+    text = words_of(error)
     asked = re.search(r"Tried to allocate ([\d.]+ \w+)", text)
     limits = re.search(r"total capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is free", text)
     own = re.search(r"this process has ([\d.]+ \w+) memory in use", text)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unet_ddp.errors import UserError, shorten
+from unet_ddp.errors import UserError, shorten, words_of
 from unet_ddp.network.batchnorm import count_batches
 from unet_ddp.network.whole_tensors import check_sized
 
@@ -113,7 +113,7 @@ def make_own(
             with suppress(ValueError):  # a traced one has no signature
                 inspect.signature(network.forward).bind(None)  # one argument: the images
     except Exception as error:  # of code that is not ours
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {words_of(error)}"
         raise UserError(f"--model {name}: {reason}; see docs/own_parts.md") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"--model {name}: returns {shorten(network)}, no torch.nn.Module")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from unet_ddp.errors import UserError, shorten
+from unet_ddp.errors import UserError, shorten, words_of
 from unet_ddp.plugins.built_in import BUILT_IN
 from unet_ddp.plugins.own import import_own, texts_of
 
@@ -78,7 +78,7 @@ def find(point: str, name: str) -> Any:
     try:
         part = getattr(import_own(module, looks_here=":" in name), attribute)
     except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {error}"  # of code that is not ours
+        reason = f"{type(error).__name__}: {words_of(error)}"  # of code that is not ours
         raise UserError(f"{name}: can't be imported ({reason}); fix it, or name another") from None
     if point not in _OBJECTS and not callable(part):
         raise UserError(f"{name}: is {shorten(part)}; name a class or a function")

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from unet_ddp.data.readers.microscopes import advise_export
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, words_of
 from unet_ddp.files import refuse_special
 from unet_ddp.files.contents import advise_on, describe_content, explain_missing
 
@@ -170,7 +170,7 @@ def _explain(error: Exception, path: Path) -> str:
         return missing
     is_other = isinstance(error, UnidentifiedImageError) or "not a TIFF file" in str(error)
     if not is_other:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = words_of(error) or type(error).__name__
         if isinstance(error, OSError) and error.strerror:  # the system's, not a decoder's
             return f"can't be read ({error.strerror})"
         if "out of memory" in reason or "Insufficient memory" in reason:  # Pillow, OpenCV

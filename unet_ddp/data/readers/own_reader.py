@@ -14,7 +14,7 @@ import numpy as np
 
 from unet_ddp.data.readers.base import Header, OpenFile, storage_dtype
 from unet_ddp.data.readers.masked import refuse_masked
-from unet_ddp.errors import UserError, shorten
+from unet_ddp.errors import UserError, shorten, words_of
 from unet_ddp.files.contents import explain_missing
 
 _PACKAGE = __name__.partition(".")[0]
@@ -44,7 +44,7 @@ def explaining(reader: type[OpenFile], path: Path) -> Iterator[None]:
         last = [frame for frame in frames if frame.filename == module] or frames
         place = f"{Path(last[-1].filename).name}, line {last[-1].lineno}"
         raise UserError(
-            f"{_name(reader)} failed on {path} ({type(error).__name__}: {error}; {place}); mend it, or "
+            f"{_name(reader)} failed on {path} ({type(error).__name__}: {words_of(error)}; {place}); mend it, or "
             "replace the file if that is damaged"
         ) from error
 

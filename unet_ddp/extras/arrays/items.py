@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 
 from unet_ddp.data.readers.masked import refuse_masked
 from unet_ddp.data.readers.pictures import decode_picture, decode_picture_mask, has_alpha
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, words_of
 from unet_ddp.plugins import find
 
 _MASKS = ("mask", "label", "annotation", "segmentation")  # keys of an item that is a dictionary
@@ -142,7 +142,7 @@ def _explain(error: Exception, name: str) -> str:
     ]
     file = getattr(sys.modules.get(name.partition(":")[0]), "__file__", None)
     own = [frame for frame in frames if frame.filename == file] or frames
-    said = f"{type(error).__name__}: {error}"
+    said = f"{type(error).__name__}: {words_of(error)}"
     return f"{said} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else said
 
 
@@ -260,7 +260,7 @@ def _as_array(value: Any, where: str) -> NDArray[Any]:
     except Exception as error:  # of a ragged list, or a tensor on a GPU
         what = f"is {_describe(value)}"
         if not isinstance(value, (list, tuple)):
-            what += f", {type(error).__name__}: {error}"
+            what += f", {type(error).__name__}: {words_of(error)}"
         raise UserError(f"{where} {what}; give an array (H, W) or (H, W, C)") from None
     if array.dtype.kind not in "biuf":
         raise UserError(f"{where}: an array of {array.dtype}; give one of numbers, e.g. uint8")

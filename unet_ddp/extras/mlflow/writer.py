@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from unet_ddp.errors import UserError, one_line
+from unet_ddp.errors import UserError, one_line, words_of
 from unet_ddp.runs.ending import Ending
 from unet_ddp.runs.service import ServiceWriter
 from unet_ddp.runs.writers import Row, RunInfo
@@ -36,7 +36,7 @@ def explaining() -> Iterator[None]:
     try:
         yield
     except (MlflowException, OSError, ImportError) as error:
-        reason = one_line(error)[:500]
+        reason = one_line(words_of(error))[:500]
         raise UserError(
             f"--mlflow: {reason}; check MLFLOW_TRACKING_URI, or leave --mlflow out"
         ) from None

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from unet_ddp.errors import RunError, UserError
+from unet_ddp.errors import RunError, UserError, words_of
 
 _LONGEST = 160  # letters of a runtime's words
 
@@ -44,5 +44,5 @@ class Refusal:
                 raise RunError(f"{self.path}: {reason}") from None
             if error.__cause__ is not None:
                 said = str(error.__cause__).replace(str(temporary), "it")
-                reason = f"can't be opened again ({' '.join(said.split())[:_LONGEST]})"
+                reason = f"can't be opened again ({words_of(said)[:_LONGEST]})"
             raise self.because(reason) from None

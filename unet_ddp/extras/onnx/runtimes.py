@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from unet_ddp.errors import UserError, check_installed, install_command
+from unet_ddp.errors import UserError, check_installed, install_command, words_of
 from unet_ddp.files.contents import explain_missing
 
 RUNTIMES = ("onnxruntime", "openvino")
@@ -96,4 +96,4 @@ def open_openvino(path: Path, precision: str = "f32") -> Run:
 
 def shorten_error(error: Exception, *, lines: int | None = None) -> str:
     """Return what a runtime says of a failure, of its first `lines`, in one short line."""
-    return " ".join(" ".join(str(error).splitlines()[:lines]).split())[:160]
+    return words_of("\n".join(str(error).splitlines()[:lines]))[:160]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, words_of
 from unet_ddp.network.any_size import AnySize, fit_any_size
 
 _SMALLEST = {"pan": 128}  # pools to a 128th
@@ -121,7 +121,7 @@ def is_known(encoder: str) -> bool:
 
 
 def _explain(model: str, encoder: str, encoder_weights: str | None, error: Exception) -> str:
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    reason = words_of(error)[:200] or type(error).__name__
     is_unknown = isinstance(error, (KeyError, ValueError)) and not isinstance(error, OSError)
     if encoder_weights is not None and not is_unknown:
         return (

