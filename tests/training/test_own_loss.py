@@ -128,6 +128,16 @@ def smooth(logits, masks):
     return F.cross_entropy(logits, masks, ignore_index=255, label_smoothing=0.1)
 
 
+def decorated(function):
+    def call(*args, **kwargs):  # without functools.wraps
+        return function(*args, **kwargs)
+
+    return call
+
+
+timed = decorated(smooth)
+
+
 class Weighed(torch.nn.CrossEntropyLoss):
     def __init__(self):
         super().__init__(torch.tensor([1.0, 2.0, 3.0]), ignore_index=255)
@@ -156,6 +166,20 @@ class Three(torch.nn.Module):
     forward = staticmethod(three)
 
 
+class Sized(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("importance", torch.ones(24, 40))
+
+    def forward(self, logits, masks):
+        return (F.cross_entropy(logits, masks, ignore_index=255, reduction="none") * self.importance).mean()
+
+
+def large(logits, masks):
+    assert min(masks.shape[1:]) > 70
+    return F.cross_entropy(logits, masks, ignore_index=255)
+
+
 class Late(torch.nn.Module):
     def forward(self, logits, masks):
         self.register_buffer("late", torch.ones(()))
@@ -163,12 +187,12 @@ class Late(torch.nn.Module):
 """
 
 
-@pytest.mark.parametrize("name", ["smooth", "Weighed", "weighed"])
+@pytest.mark.parametrize("name", ["smooth", "Weighed", "weighed", "timed"])
 def test_a_plain_function_or_module_is_a_loss(own_loss: Path, name: str) -> None:
     (own_loss / "my_losses.py").write_text(PLAIN)
     torch.manual_seed(3)
     logits, masks = torch.randn(2, 3, 8, 8), torch.randint(0, 3, (2, 8, 8))
-    if name == "smooth":
+    if name in ("smooth", "timed"):
         expected = F.cross_entropy(logits, masks, label_smoothing=0.1)
     else:
         expected = F.cross_entropy(logits, masks, torch.tensor([1.0, 2.0, 3.0]))
@@ -196,6 +220,24 @@ def test_what_is_no_loss_is_a_line_before_the_run_has_its_folder(
     status, _, err = call_train(argv, str(own_loss))
     assert status == 2 and re.search(f"error: {said}", err), err
     assert not (own_loss / "checkpoints" / "last.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "more"),
+    [
+        ("Sized", (24, 40), []),
+        ("Sized", (30, 60), ["--crop-size", "24", "40"]),
+        ("large", (96, 80), []),
+    ],
+)
+def test_a_loss_is_tried_with_the_size_of_the_training_images(
+    own_loss: Path, name: str, size: tuple[int, int], more: list[str]
+) -> None:
+    make_set(own_loss, 6, size=size)
+    (own_loss / "my_losses.py").write_text(PLAIN)
+    argv = [*data_flags(own_loss), *FLAGS, "--loss", f"my_losses:{name}", "--stop-after", "1"]
+    status, _, err = call_train([*argv, *more], str(own_loss))
+    assert status == 0, err
 
 
 MEANS = """

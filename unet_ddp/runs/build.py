@@ -66,7 +66,8 @@ def choose_model(
     loss = find_head(data.labels).make_loss(options).to(device)
     if loss.own_terms:
         seed_all(options.seed)  # the same first weights on every rank
-        loss, more = try_loss(loss, data.labels.num_classes, device)
+        sides = data.crop_size or data.smallest
+        loss, more = try_loss(loss, data.labels.num_classes, device, sides)
         notes += more
     precision = Precision(device, options.precision)
     sources, changes = _read_own_sources(config, architecture, start)

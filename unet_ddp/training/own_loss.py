@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from unet_ddp.config import OptimizationConfig
-from unet_ddp.errors import UserError, shorten
+from unet_ddp.errors import UserError, shorten, words_of
 from unet_ddp.network.whole_tensors import check_sized
 from unet_ddp.plugins import find
 from unet_ddp.training.losses import Batch, SegmentationLoss, Term
@@ -34,7 +34,7 @@ _TAKEN = {
     "images_per_second", "data_wait", "seconds", "cross_entropy", "focal_loss",
 }  # fmt: skip
 _SCORES = ("validation_", "dice_", "iou_")
-_SIDE = 64  # pixels
+_SIDES = 64, 64  # pixels: height, width
 _FARTHEST = 0.25  # from a sum, of it: a mean or a maximum is farther, a sum of random pixels is not
 
 
@@ -98,7 +98,7 @@ def make_own_term(name: str, options: OptimizationConfig) -> Term:
         inspect.signature(term.value).bind(None, None)
     except Exception as error:  # of code that is not ours
         raise UserError(
-            f"--loss {name}: {type(error).__name__}: {error}; see docs/losses.md"
+            f"--loss {name}: {type(error).__name__}: {words_of(error)}; see docs/losses.md"
         ) from None
     if not isinstance(column, str) or not column or column in _TAKEN or column.startswith(_SCORES):
         raise UserError(
@@ -116,25 +116,25 @@ def _is_plain(kind: Any) -> bool:
     needed = 0
     for each in inspect.signature(kind).parameters.values():
         if each.default is each.empty and each.kind is not each.VAR_KEYWORD:
-            needed += 1
+            needed += 2 if each.kind is each.VAR_POSITIONAL else 1  # *args: as many as it is given
     return needed > 1
 
 
 def try_loss(
-    loss: SegmentationLoss, num_classes: int, device: torch.device
+    loss: SegmentationLoss, num_classes: int, device: torch.device, sides: Sequence[int] = _SIDES
 ) -> tuple[SegmentationLoss, list[str]]:
     """Compute a loss and its gradient on random logits; return a new one, and lines for the user.
 
-    So a fault ends the run before it has a folder, and the trial leaves no trace.
+    So a fault ends the run before it has a folder, and the trial leaves no trace. `sides` is (height, width)
+    of the training images: a loss may have weights of that size, or need large images.
 
     Raises:
         UserError: it is no number (), has no gradient, or sums or a state that can't be added up, saved or made again.
             An exception of the user's code is not changed.
     """
     generator = torch.Generator().manual_seed(0)
-    shape = 2, num_classes, _SIDE, _SIDE
-    logits = torch.randn(shape, generator=generator).to(device).requires_grad_()
-    masks = torch.randint(num_classes, (2, _SIDE, _SIDE), generator=generator).to(device)
+    logits = torch.randn(2, num_classes, *sides, generator=generator).to(device).requires_grad_()
+    masks = torch.randint(num_classes, (2, *sides), generator=generator).to(device)
     name = loss.options.loss
     _check_state(name, loss)
     functions = [term.function for term in loss.own_terms.values()]
@@ -208,7 +208,7 @@ def _compare_again(name: str, loss: SegmentationLoss, logits: Tensor, masks: Ten
         try:
             each.load_state_dict(state)
         except RuntimeError as error:  # of names and shapes that a call has changed
-            reason = " ".join(str(error).split())[:200]
+            reason = words_of(error)[:200]
             raise UserError(
                 f"--loss {name}: made again, it does not take its own state dict ({reason}); make its buffers in __init__"
             ) from None
