@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint as checkpointed
 
 from tests import jobs
 from tests.conftest import data_flags, install_package, make_set
@@ -228,6 +229,47 @@ def test_batch_norm_by_a_function_is_refused_on_several_ranks(tmp_path: Path, ra
     assert [status for status, _, _ in ranks.run(2, call_train, argv, str(tmp_path))] == [0, 0]
     alone = [*argv[:-2], "--exp-name", "alone"]
     assert ranks.run(1, call_train, alone, str(tmp_path))[0][0] == 0
+
+
+class Reentrant(nn.Module):
+    """It computes a layer again in the backward pass, by torch's older way."""
+
+    stride, is_reentrant = 1, True
+
+    def __init__(self, channels: int, num_classes: int, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, width, 3, 1, 1)
+        self.second = nn.Sequential(nn.Conv2d(width, width, 3, 1, 1), nn.ReLU())
+        self.head = nn.Conv2d(width, num_classes, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = checkpointed(self.second, self.first(images), use_reentrant=self.is_reentrant)
+        logits: Tensor = self.head(features)
+        return logits
+
+
+class NonReentrant(Reentrant):
+    is_reentrant = False
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_reentrant_checkpointing_is_refused_on_several_ranks_before_the_first_step(
+    tmp_path: Path, ranks: Ranks
+) -> None:
+    """Issue: DDP's traceback after the run had its folder."""
+    argv = [*data_flags(make_set(tmp_path, 8)), *FLAGS, "2", "--model", f"{__name__}:Reentrant"]
+    outcomes = ranks.run(2, call_train, argv, str(tmp_path))
+    assert [status for status, _, _ in outcomes] == [2, 2]
+    said = "".join(err for _, _, err in outcomes).splitlines()
+    assert said == [
+        f"error: --model {__name__}:Reentrant: checkpoint(..., use_reentrant=True) fails on several processes; "
+        "use use_reentrant=False"
+    ]
+    assert not (tmp_path / "checkpoints" / "last.pt").exists()
+    outcomes = ranks.run(2, call_train, [*argv[:-1], f"{__name__}:NonReentrant"], str(tmp_path))
+    assert [status for status, _, _ in outcomes] == [0, 0], outcomes
+    status, _, err = call_train([*argv, "--exp-name", "alone"], str(tmp_path))  # one process
+    assert status == 0, err
 
 
 @pytest.mark.parametrize(("kind", "size"), [("Tiny", 2), ("Tiny", 4), ("Tripled", 2)])

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import CheckpointFunction
 
 from unet_ddp.distributed.world import World
+from unet_ddp.errors import UserError
 
 
 def replicate(
@@ -64,6 +68,26 @@ def _arrange_buckets(replica: nn.Module, example: Tensor) -> None:
     """
     _backward(replica, example)
     replica.zero_grad(set_to_none=True)
+
+
+@contextmanager
+def without_reentrant(name: str) -> Iterator[None]:
+    """Make reentrant checkpointing in a network `name` a mistake: DDP fails at it where passes may skip layers.
+
+    Raises:
+        UserError: the network uses it.
+    """
+
+    def refuse(*_: object) -> None:
+        raise UserError(
+            f"--model {name}: checkpoint(..., use_reentrant=True) fails on several processes; use use_reentrant=False"
+        )
+
+    CheckpointFunction.apply = staticmethod(refuse)
+    try:
+        yield
+    finally:
+        del CheckpointFunction.apply  # that of its base again
 
 
 def _take_advice(device: torch.device) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 from unet_ddp.checkpoints.weights import State
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
+from unet_ddp.distributed.replica import without_reentrant
 from unet_ddp.distributed.world import World
 from unet_ddp.network.architecture import build_network
 from unet_ddp.network.batchnorm import count_as_sound
@@ -52,7 +53,8 @@ def build_weights(
     sides, size = data.crop_size or data.smallest, config.optimization.batch_size
     example = torch.rand(1 if size == 1 else 2, spec.architecture.channels, *sides)
     is_global = world.size > 1 and config.network.batch_norm == "global"
-    with spec.precision.autocast(), AcrossRanks() if is_global else nullcontext():
+    reentrant = nullcontext() if world.store is None else without_reentrant(name)
+    with spec.precision.autocast(), AcrossRanks() if is_global else nullcontext(), reentrant:
         return network, try_network(name, network, build, example.to(world.device))
 
 
