@@ -651,7 +651,7 @@ def test_a_report_is_of_the_run_s_validation_images(folder: Path) -> None:
 
 @arriving(
     (write_report, {
-        "notes": ["no scores and images: gone/best.pt: the data of its run can't be read (x: not found); score others with python -m unet_ddp evaluate --model gone --images DIR --masks DIR"],
+        "notes": ["no scores and images: gone/best.pt: the data of its run can't be read (x: not found); start in the folder where it was trained, or score others with python -m unet_ddp evaluate --model gone --images DIR --masks DIR"],
         "rare": [], "network": None,
     }),
     last=write_report,

@@ -128,6 +128,22 @@ def test_what_cannot_be_rebuilt_is_an_error_that_names_the_flags(folder: Path) -
     assert "imgs" in message({"config": settings(folder)})
 
 
+def test_a_run_whose_paths_are_relative_says_so_in_another_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "elsewhere").mkdir()
+    relative = {"config": settings(folder, images="imgs", masks="masks")}
+    monkeypatch.chdir(folder)
+    assert len(find(relative)) == 3
+    monkeypatch.chdir("elsewhere")
+    said = "imgs: not found.; start in the folder where it was trained, or use --images and --masks"
+    with pytest.raises(UserError, match=said):
+        find(relative)
+    absolute = {"config": settings(folder, images=str(folder / "gone"))}
+    with pytest.raises(UserError, match=r"not found.; use --images and --masks"):
+        find(absolute)
+
+
 def test_a_run_that_resized_masks_says_so() -> None:
     assert resizes_masks({"config": {"resize_masks": True}})
     assert not resizes_masks({"config": {"resize_masks": False}})

@@ -60,6 +60,8 @@ def rebuild(
     except UserError as error:
         places = config.data.images, config.data.masks, config.data.pairs_file
         reason = _with_readers(error, config.data.reader, places)
+        if any(not path.is_absolute() for path in _list_lost(places)):
+            advice = f"start in the folder where it was trained, or {advice}"
         raise UserError(
             f"{source}: the data of its run can't be read ({reason}); {advice}"
         ) from None
@@ -128,11 +130,16 @@ def _with_readers(
     Advice of train.py is left out, but for the flags that are `known`.
     """
     reason = _without_flags(str(error), known)
-    are_there = all(is_address(place) or as_path(place).exists() for place in places if place)
-    if set(names) <= {*own_readers()} or not are_there:
+    if set(names) <= {*own_readers()} or _list_lost(places):
         return reason
     flag = f"--reader {shlex.join(names)}"
     return f"{reason}; its run used {flag}, and a checkpoint starts no code: if you trust it, type {flag}, too"
+
+
+def _list_lost(places: Iterable[str | None]) -> list[Path]:
+    """Return the folders and files among the places of a run's data that do not exist here."""
+    local = [as_path(place) for place in places if place and not is_address(place)]
+    return [path for path in local if not path.exists()]
 
 
 def _without_flags(text: str, known: Collection[str]) -> str:
