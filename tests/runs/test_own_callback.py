@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -278,6 +279,99 @@ def test_what_can_not_be_made_is_a_line_before_the_run_has_its_folder(
     status, _, err = call_train([*data_flags(own), *FLAGS, "--callback", name], str(own))
     assert status == 2 and name in err and said in err and "Traceback" not in err
     assert not (own / "checkpoints" / "last.pt").exists()
+
+
+SHARED = """
+import torch
+
+
+class Changing:
+    def __init__(self, run):
+        self.run = run
+
+    @torch.no_grad()
+    def step(self, report, done):
+        network, optimizer, loss = self.run.state.network, self.run.state.optimizer, self.run.state.loss
+        WHAT
+
+
+class Early(Changing):
+    def __init__(self, run):
+        super().__init__(run)
+        self.step(None, 0)
+
+
+class Late(Changing):
+    def epoch(self, row):
+        self.run.state.network.outc.requires_grad_(False)
+
+    def step(self, report, done):
+        pass
+"""
+CHANGES = {
+    "for each in network.parameters(): each.clamp_(-0.05, 0.05)": r"network\.[\w.]+",
+    "for each in network.parameters(): each.data.clamp_(-0.05, 0.05)": r"network\.[\w.]+",
+    "network.outc.requires_grad_(False)": r"requires_grad of network\.outc[\w.]+",
+    "optimizer.param_groups[0]['lr_scale'] = 3.0": r"optimizer\.param_groups\[0\]\['lr_scale'\]",
+    "network(torch.rand(2, 3, 32, 32))": r"network\.[\w.]+",  # batch norm's averages
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_one_that_changes_the_training_of_the_main_process_alone_is_refused(
+    own: Path, ranks: Ranks, what: str
+) -> None:
+    """Issue: two networks were trained, without a word; on one process there is one."""
+    (own / "my_shared.py").write_text(SHARED.replace("WHAT", what))
+    argv = [*data_flags(own), *FLAGS, "--batch-size", "1", "--exp-name"]
+    kinds = ("Changing", "step", 1), ("Early", "__init__", 2)
+    for kind, moment, expected in kinds if "each.clamp_" in what else kinds[:1]:
+        name = f"my_shared:{kind}"
+        outcomes = ranks.run(2, train_where_installed, [*argv, kind, "--callback", name], str(own))
+        assert [status for status, _, _ in outcomes] == [expected] * 2, outcomes
+        (said,) = "".join(err for _, _, err in outcomes).splitlines()
+        assert re.match(
+            rf"error: --callback {name}: {moment} changes {CHANGES[what]} on the main process only, so the 2 ",
+            said,
+        )
+    alone = [*argv, "alone", "--callback", "my_shared:Changing"]
+    status, _, err = call_train(alone, str(own))
+    assert status == 0, err
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "network.eval()(torch.rand(2, 3, 32, 32))",  # and it is not trained in this mode
+        "network.eval(); loss(network(torch.rand(2, 3, 32, 32)), torch.ones(2, 32, 32).long())",
+        "kept = network.outc.conv.weight.clone(); network.outc.conv.weight.zero_(); network.outc.conv.weight.copy_(kept)",
+    ],
+)
+def test_one_that_leaves_the_training_as_it_was_follows_several_processes(
+    own: Path, ranks: Ranks, what: str
+) -> None:
+    """Issue: the others waited for the main process, which had left the mode of training, or had summed up a loss."""
+    (own / "my_shared.py").write_text(SHARED.replace("WHAT", what))
+    argv = [*data_flags(own), *FLAGS, "--epochs", "1", "--batch-size", "1", "--exp-name"]
+    given = ["with", "--callback", "my_shared:Changing"], ["without"]
+    for more in given:
+        outcomes = ranks.run(2, train_where_installed, [*argv, *more], str(own))
+        assert [status for status, _, _ in outcomes] == [0, 0], outcomes
+    one, other = (
+        checkpoint.load(own / "checkpoints" / name / "last.pt")["model"] for name, *_ in given
+    )
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_a_layer_frozen_after_an_epoch_is_refused_too(own: Path, ranks: Ranks) -> None:
+    (own / "my_shared.py").write_text(SHARED.replace("WHAT", "pass"))
+    argv = [*data_flags(own), *FLAGS, "--batch-size", "1", "--callback", "my_shared:Late"]
+    outcomes = ranks.run(2, train_where_installed, argv, str(own))
+    assert [status for status, _, _ in outcomes] == [1, 1], outcomes
+    assert "epoch changes requires_grad of network.outc" in "".join(err for _, _, err in outcomes)
+    # No process has gone on: the last save is the one before the first step.
+    position = checkpoint.load(own / "checkpoints" / "last.pt")["position"]
+    assert (position["epoch"], position["step"]) == (0, 0)
 
 
 def test_a_recipe_starts_none(own: Path) -> None:

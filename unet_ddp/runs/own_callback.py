@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from unet_ddp.errors import UserError, shorten
+from unet_ddp.distributed.world import local_only
+from unet_ddp.errors import RunError, UserError, shorten, words_of
 from unet_ddp.plugins import find
 from unet_ddp.runs.ending import Ending
+from unet_ddp.runs.shared_state import find_difference, read_shared
 
 if TYPE_CHECKING:
     from unet_ddp.runs.writers import RunInfo
 
 _MOMENTS = "step", "epoch", "saved", "close"
+_WATCHED = (
+    "__init__",
+    "step",
+    "epoch",
+)  # saved is called by another thread, and close after the last step
 # Beginnings of what Lightning, Keras and Hugging Face call.
 _OF_OTHERS = re.compile(
     r"on_(batch|before|after|epoch|evaluate|exception|fit|load|log|predict|sanity|save|step|test|train|valid)"
@@ -27,11 +35,13 @@ class OwnCallback:
     Raises:
         UserError: it can't be made or has no method that is called; or one fails, or returns what has no meaning.
             Then it has none any more.
+        RunError: a method changes what the other processes have, too.
     """
 
     def __init__(self, name: str, run: RunInfo) -> None:
         self.name = name
-        self._callback = self._guarded(find("callbacks", name))(run)
+        self._shared = run if run and run.processes > 1 else None
+        self._callback = self._guarded(find("callbacks", name), "__init__")(run)
         found = {moment: getattr(self._callback, moment, None) for moment in _MOMENTS}
         if not any(map(callable, found.values())):
             raise UserError(
@@ -53,10 +63,10 @@ class OwnCallback:
         if method is not None:
             takes = inspect.signature(method).parameters.values()
             takes_it = any(each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in takes)
-            self._guarded(method)(*[ending] * takes_it)
+            self._guarded(method, "close")(*[ending] * takes_it)
 
     def __getattr__(self, moment: str) -> Callable[..., bool]:
-        method = self._guarded(getattr(self._callback, moment))
+        method = self._guarded(getattr(self._callback, moment), moment)
         return lambda *values: self._ends_run(moment, method(*values))
 
     def _ends_run(self, moment: str, returned: object) -> bool:
@@ -71,17 +81,40 @@ class OwnCallback:
             )
         return bool(returned)
 
-    def _guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    @contextmanager
+    def _watching(self, moment: str) -> Iterator[None]:
+        """Refuse changes that the other processes would not have; they keep their modules' modes, and so does this one."""
+        run = self._shared
+        if run is None or moment not in _WATCHED:
+            yield
+            return
+        modes = [(module, module.training) for module in run.state.network.modules()]
+        before = read_shared(run.state)
+        with local_only():  # the others take no part in sums of a loss or of batch norm
+            yield
+        for module, mode in modes:
+            module.training = mode
+        if changed := find_difference(before, read_shared(run.state)):
+            self._callback = None
+            # Of a run that trains, no further step is one of all processes: none is taken, to agree on an end.
+            raise (UserError if moment == "__init__" else RunError)(
+                f"--callback {self.name}: {moment} changes {changed} on the main process only, so the "
+                f"{run.processes} processes would train different networks; use one process, or have --model or "
+                "--loss do it, which all processes have"
+            )
+
+    def _guarded(self, method: Callable[..., Any], moment: str) -> Callable[..., Any]:
         def call(*values: object) -> Any:
             # A row of its own: others write the same one, and the run's record keeps it.
             given = [dict(each) if isinstance(each, dict) else each for each in values]
-            try:
-                return method(*given)
-            except (Exception, SystemExit) as error:  # of code that is not ours
-                self._callback = None
-                reason = f"{type(error).__name__}: {error}"
-                raise UserError(
-                    f"--callback {self.name}: {reason}; see docs/own_parts.md"
-                ) from error
+            with self._watching(moment):
+                try:
+                    return method(*given)
+                except (Exception, SystemExit) as error:  # of code that is not ours
+                    self._callback = None
+                    reason = f"{type(error).__name__}: {words_of(error)}"
+                    raise UserError(
+                        f"--callback {self.name}: {reason}; see docs/own_parts.md"
+                    ) from error
 
         return call

@@ -96,7 +96,9 @@ class Tracker:
         """Make what writes on the main process alone."""
         self._record = RunRecord(config, data, self._world, self._log, is_new=start.is_new)
         about = {"start": self._record.start, "tracked": self._record.tracked}
-        self._writers += open_named(config, self._state, loaders, self._log, **about)
+        self._writers += open_named(
+            config, self._state, loaders, self._log, processes=self._world.size, **about
+        )
         for writer in self._writers:
             if isinstance(writer, ServiceWriter):
                 self._record.start["tracked"][writer.name] = writer.run_id

@@ -49,6 +49,8 @@ class RunInfo:
     """Prints a line above the progress bar."""
     start: Mapping[str, Any] = field(default_factory=dict)
     """What run.json says about this start: command, commit, versions."""
+    processes: int = 1
+    """Of the run; a callback is on the main one only."""
     tracked: Mapping[str, str] = field(default_factory=dict)
     """The ids that this run had at tracking services in an earlier start, by the services' names."""
 
