@@ -631,8 +631,13 @@ def test_a_new_run_deletes_the_files_of_a_run_and_no_others(
     with open_folder(tmp_path, overwrite=True) as folder:
         assert files_in(tmp_path) == {".lock", *others, *(f".replaced/{n}" for n in RUN_FILES)}
         assert (tmp_path / "evaluation").exists() == bool(others)
-        folder.begin(make_data(), make_state(), StartPoint())
-        assert files_in(tmp_path) == {".lock", "last.pt", "config.yaml", "split.csv"} | others
+        state, own = make_state(), {".lock", "last.pt", "config.yaml", "split.csv"} | others
+        folder.begin(make_data(), state, StartPoint())
+        assert files_in(tmp_path) == {*own, *(f".replaced/{n}" for n in RUN_FILES)}
+        state.step = 1  # no mistake of the user's can bring the run before back from here on
+        folder.save(state)
+        folder.wait()
+        assert files_in(tmp_path) == {*own, "last.1.pt"}
 
 
 def test_a_resumed_run_deletes_nothing_and_its_settings_are_written(tmp_path: Path) -> None:

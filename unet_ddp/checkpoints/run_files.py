@@ -175,8 +175,8 @@ def order_due(names: Collection[str]) -> list[str]:
     return [*sorted({*names} - {*archives}, reverse=True), *archives[-_WAITING:]]
 
 
-def set_aside(folder: Path) -> None:
-    """Move the files of the run in `folder` into a folder there, until the run that replaces it is saved.
+def set_aside(folder: Path, names: Collection[str] | None = None) -> None:
+    """Move the files of the run in `folder`, or those in `names`, into a folder there until they are replaced.
 
     last.pt is the first: without one, `settle` moves the others back.
 
@@ -188,7 +188,8 @@ def set_aside(folder: Path) -> None:
         if run:
             aside.mkdir(exist_ok=True)
             (aside / _RUN).write_text(run)
-        for path in sorted(find_files(folder), key=lambda path: path.name != "last.pt"):
+        found = [path for path in find_files(folder) if names is None or path.name in names]
+        for path in sorted(found, key=lambda path: path.name != "last.pt"):
             to = aside / path.relative_to(folder)
             to.parent.mkdir(parents=True, exist_ok=True)
             path.replace(to)
@@ -242,6 +243,7 @@ def _is_copy(path: Path, other: Path) -> bool:
 
 def advise_on_replaced(path: Path) -> str:
     """Return what to do if a file of a run was set aside by a start that was stopped; empty if it was not."""
-    if not (path.parent / _REPLACED / path.name).exists():
+    is_replaced = (path.parent / "last.pt").exists()  # by a run that --resume would continue
+    if is_replaced or not (path.parent / _REPLACED / path.name).exists():
         return ""
     return "; it was set aside: train.py --resume brings its run back"

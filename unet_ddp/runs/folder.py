@@ -20,7 +20,6 @@ from unet_ddp.checkpoints.run_files import (
     find_checkpoints,
     may_write,
     order_due,
-    set_aside,
     settle,
 )
 from unet_ddp.cli import save_config
@@ -37,10 +36,10 @@ from unet_ddp.files import as_local_path, is_address, make_writable, write_error
 from unet_ddp.runs.lock import lock_folder, unlock_folder
 from unet_ddp.runs.mirror import Mirror
 from unet_ddp.runs.recovery import (
+    Replaced,
     choose_checkpoint,
     compose_best,
     contains_a_run,
-    delete_later,
     no_checkpoint,
     read_checkpoint,
 )
@@ -87,6 +86,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         self._unsaved: dict[str, Content] = {}  # checkpoints by name: due until they are written
         self._keeps_previous = True
         self._saved = time.monotonic()
+        self._replaced = Replaced(config)
         self._unlock: Callable[[], object] = lambda: None
         self._writing: Future[str] | None = None
         self._thread: ThreadPoolExecutor | None = None
@@ -104,6 +104,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         finally:
             if self._thread is not None:
                 self._thread.shutdown()
+            self._replaced.end(error)
             self._mirror.close()
             self._unlock()
 
@@ -152,10 +153,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         self._metadata = {**metadata, "run": run, "launchers": self.launchers, "resume": resume}
         self._keeps_previous = start.is_new or start.source == self.last  # no corrupt file
         with write_errors(self.path, _ADVICE if start.is_new else "free some space"):
-            if start.is_new and config.launch.overwrite:
-                set_aside(self.path)
-            elif start.source.name == resume != self.last.name:
-                delete_later(self.path, start)
+            self._replaced.move(start)
 
     def begin(self, data: PreparedData, state: TrainState, start: StartPoint) -> None:
         """Save the run, so that a kill finds one to resume; then write its settings and its split.
@@ -165,17 +163,16 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         Raises:
             UserError: a new run can't be saved: what the folder contained is there again.
         """
+        self._replaced.follow(state)
         self._unsaved |= start.due
         if start.is_new or start.source != self.last or start.due:
             self.save(state)
         failure = self._finish_write()
         if failure and start.is_new:
             self._unsaved = {}
-            settle(self.path)
             raise UserError(f"{failure}; {_ADVICE}")
         self._warn(failure)
         with write_errors(self.path, "free some space"):
-            settle(self.path)  # what was moved aside
             save_config(self._config, self.path / "config.yaml")
             write_split(data.split, data.groups, self.path / "split.csv")
             for name, text in start.files.items():
@@ -211,6 +208,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             self._metadata = {**self._metadata, "labels": labels.to_dict()}
         if not self._writes:
             return
+        self._replaced.delete()
         last = {**self._metadata, **state.state_dict()}
         new = {"last.pt": last}
         if is_best:

@@ -48,7 +48,8 @@ class RunRecord:
     ) -> None:
         self._path, self._log = config.folder / NAME, log
         # Of a new run, the file is one of the run that it replaces.
-        self._earlier = [] if is_new else read_record(self._path).get("starts", [])
+        before = {} if is_new else read_record(self._path)
+        self._earlier = before.get("starts", [])
         self.tracked = {
             name: str(each) for start in self._earlier for name, each in start["tracked"].items()
         }
@@ -62,6 +63,9 @@ class RunRecord:
             "settings": resolve_paths(config, data),
             "data": {"training": training, "validation": validation},
         }
+        self._settings_before = before.get(
+            "settings"
+        )  # the run's, until a step is done with others
         self._is_open = False
 
     def describe(self, metadata: Content) -> Content:
@@ -79,6 +83,7 @@ class RunRecord:
         Raises:
             UserError: it can't be written.
         """
+        self._state = state
         self.start |= {"step": state.done, "end": {"state": "running"}}
         self._content["starts"] = [*self._earlier, self.start]
         rows = map(_to_figures, read_rows(self._path.with_name("metrics.csv")))
@@ -113,7 +118,10 @@ class RunRecord:
             self._log(f"warning: {self._path}: not written ({error.strerror or error})")
 
     def _write(self) -> None:
-        text = json.dumps(as_plain(self._content), indent=2, ensure_ascii=False) + "\n"
+        content = self._content
+        if self._settings_before is not None and self._state.done == self.start["step"]:
+            content = {**content, "settings": self._settings_before}
+        text = json.dumps(as_plain(content), indent=2, ensure_ascii=False) + "\n"
         text = text.encode("utf-8", "backslashreplace").decode()  # bytes of paths that are no text
         if (
             not self._path.parent.is_dir()

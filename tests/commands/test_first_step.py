@@ -1,0 +1,159 @@
+"""Starts that end before they have done a step, and those with nothing left to do: in-process, on one rank."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import yaml
+
+from tests.conftest import data_flags, make_set
+from tests.ranks import call_main, call_train
+from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.commands import train
+from unet_ddp.errors import UserError
+
+FLAGS = ["--width", "1", "--batch-size", "2", "--validation", "40", "--workers", "0", "--device", "cpu"]  # fmt: skip
+FLAGS += ["--augmentation", "none"]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A set so small that batch norm refuses single images."""
+    return data_flags(make_set(tmp_path_factory.mktemp("set"), 10, size=(12, 10)))
+
+
+def run(folder: Path, *words: str) -> tuple[int, str, str]:
+    """Train with `folder` as the current one; return the exit status and the outputs."""
+    return call_train([*words], str(folder))
+
+
+def new_run(images: list[str], folder: Path, *words: str) -> tuple[int, str, str]:
+    return run(folder, *images, *FLAGS, "--epochs", "1", *words)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of each file below a folder, but of the lock."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def test_the_way_out_that_a_mistake_at_the_first_step_names_works(
+    images: list[str], tmp_path: Path
+) -> None:
+    """Issue: the run of no steps that was left refused the corrected command."""
+    status, _, err = new_run(images, tmp_path, "--batch-size", "1")
+    assert status == 2 and err.startswith("error: --batch-size 1: batch norm") and "larger" in err
+    assert contents(tmp_path) == {} and not (tmp_path / "checkpoints" / "last.pt").parent.exists()
+    assert new_run(images, tmp_path, "--batch-size", "2")[0] == 0
+
+
+def test_a_mistake_at_the_first_step_brings_back_the_run_that_was_to_be_replaced(
+    images: list[str], tmp_path: Path
+) -> None:
+    assert new_run(images, tmp_path, "--save-every", "1", "--weight-decay", "0.25")[0] == 0
+    (tmp_path / "checkpoints" / "notes.txt").write_text("mine")
+    before = contents(tmp_path)
+    assert {"checkpoints/epoch_0001.pt", "checkpoints/run.json"} <= before.keys()
+    assert new_run(images, tmp_path, "--batch-size", "1", "--overwrite")[0] == 2
+    assert contents(tmp_path) == before
+    assert new_run(images, tmp_path, "--overwrite")[0] == 0
+    after = contents(tmp_path)
+    assert "checkpoints/epoch_0001.pt" not in after and after["checkpoints/notes.txt"] == b"mine"
+    assert not (tmp_path / "checkpoints" / ".replaced").exists()
+
+
+def test_a_mistake_at_the_first_step_leaves_a_folder_of_the_users_as_it_was(
+    images: list[str], tmp_path: Path
+) -> None:
+    """Among them files that a run would write, and replaces: the recipe and the split of one that was deleted."""
+    assert new_run(images, tmp_path)[0] == 0
+    for name in ("last.pt", "last.1.pt", "best.pt", "metrics.csv"):
+        (tmp_path / "checkpoints" / name).unlink(missing_ok=True)
+    (tmp_path / "checkpoints" / "notes.txt").write_text("mine")
+    before = contents(tmp_path)
+    assert {f"checkpoints/{name}" for name in ("config.yaml", "split.csv", "run.json")} <= {*before}
+    assert new_run(images, tmp_path, "--batch-size", "1", "--lr", "0.5")[0] == 2
+    assert contents(tmp_path) == before
+
+
+def test_a_file_that_can_not_be_read_at_the_first_step_leaves_no_run(
+    images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ranks learn of it, save, and stop: that save is of no steps, too."""
+
+    def fails(*_: Any) -> NoReturn:
+        raise UserError("a.png: no picture")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("unet_ddp.data.dataset.SegmentationDataset.__getitem__", fails)
+        status, _, err = new_run(images, tmp_path)
+    assert status == 2 and "a.png: no picture" in err and contents(tmp_path) == {}
+    assert new_run(images, tmp_path)[0] == 0
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_what_is_no_mistake_of_the_users_leaves_a_run_to_continue(
+    images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def fails(*_: Any, **how: Any) -> NoReturn:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "train_steps", fails)
+        assert new_run(images, tmp_path)[0] not in (0, 2)
+    assert run(tmp_path, "--resume")[0] == 0
+
+
+def test_a_mistake_after_a_step_leaves_the_run(
+    images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = train.train_steps
+
+    def fails(*state: Any, **how: Any) -> Any:
+        yield next(iter(take(*state, **how)))
+        raise UserError("a mistake")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "train_steps", fails)
+        assert new_run(images, tmp_path)[0] == 2
+    assert run(tmp_path, "--resume")[0] == 0
+
+
+# -- resumed runs -------------------------------------------------------------------------------
+
+
+def recorded(folder: Path, name: str) -> dict[str, Any]:
+    """Return a setting of the run in `folder` as each of its files has it."""
+    place = folder / "checkpoints"
+    texts = {file: (place / file).read_text() for file in ("config.yaml", "run.json")}
+    return {
+        "last.pt": checkpoint.load(place / "last.pt")["config"][name],
+        "config.yaml": yaml.safe_load(texts["config.yaml"])[name],
+        "run.json": json.loads(texts["run.json"])["settings"][name],
+    }
+
+
+def test_a_resumed_run_that_ends_before_its_first_step_keeps_its_settings(
+    images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **how: Any) -> NoReturn:
+        raise UserError("a mistake")
+
+    assert new_run(images, tmp_path, "--epochs", "2", "--stop-after", "1epochs")[0] == 0
+    before = contents(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "train_steps", fails)
+        assert run(tmp_path, "--resume", "--lr", "0.5")[0] == 2
+    after = contents(tmp_path)
+    assert {name for name in after if after[name] != before.get(name)} == {"checkpoints/run.json"}
+    assert set(recorded(tmp_path, "learning_rate").values()) == {0.001}
+    _, out, _ = call_main("train", ["--resume", "--stop-after", "1epochs"], str(tmp_path))
+    assert "config.yaml has" not in out
+    assert run(tmp_path, "--resume", "--lr", "0.5")[0] == 0
+    assert set(recorded(tmp_path, "learning_rate").values()) == {0.5}
