@@ -139,6 +139,26 @@ def recorded(folder: Path, name: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("name", ["learning_rate", "class_weights", "epochs"])
+@pytest.mark.parametrize("loses", [None, "best.pt"])
+def test_a_run_with_nothing_left_to_train_keeps_the_settings_that_it_was_trained_with(
+    images: list[str], tmp_path: Path, name: str, loses: str | None
+) -> None:
+    """Issue: files said 0.5, and the next start accused the user of an edit. Without best.pt, last.pt is saved."""
+    assert new_run(images, tmp_path, "--epochs", "2", "--precision", "float32")[0] == 0
+    before = recorded(tmp_path, name)
+    if loses:
+        (tmp_path / "checkpoints" / loses).unlink()
+    flag = {"learning_rate": ["--lr", "0.5"], "class_weights": ["--class-weights", "1", "77"]}
+    status, out, err = run(tmp_path, "--resume", *flag.get(name, ["--epochs", "1"]))
+    assert (status, err) == (0, "") and "all epochs are done; for more, use --epochs above 2" in out
+    assert recorded(tmp_path, name) == before
+    status, out, _ = run(tmp_path, "--resume")
+    assert status == 0 and "config.yaml has" not in out and "changed since" not in out
+    status, out, _ = run(tmp_path, "--resume", "--epochs", "3", "--lr", "0.5")
+    assert status == 0 and set(recorded(tmp_path, "learning_rate").values()) == {0.5}
+
+
 def test_a_resumed_run_that_ends_before_its_first_step_keeps_its_settings(
     images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

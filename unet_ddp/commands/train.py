@@ -39,7 +39,13 @@ from functools import partial
 from unet_ddp.cli import parse_train
 from unet_ddp.cli.recipes import check_own_code, naming_recipe
 from unet_ddp.commands.parts import DATA_PARTS
-from unet_ddp.commands.train_parts import choose_parts, find_same_bits, open_run, suit_run
+from unet_ddp.commands.train_parts import (
+    choose_parts,
+    find_same_bits,
+    keep_settings,
+    open_run,
+    suit_run,
+)
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.data.labels import Labels
@@ -142,6 +148,8 @@ def prepare(config: TrainConfig, folder: RunFolder, world: World, began: float) 
     builder = RunBuilder(spec, data, start, world, began, parts)
     config = run_planners(config, builder)
     state, loaders = builder.build(config)
+    about = describe_run(config, spec, state, loaders, world)
+    config = keep_settings(config, state, start)
     stop = StopSignal(world)
     tracker = Tracker(  # logs in to W&B
         config, data, state, loaders, world, stop, parts.log_uncompiled, start
@@ -150,7 +158,6 @@ def prepare(config: TrainConfig, folder: RunFolder, world: World, began: float) 
     # Only now, as nothing can be wrong any more: what --overwrite replaces is moved aside.
     metadata = partial(build_metadata, config, spec, data, loaders, world)  # read by one rank
     world.on_main(lambda: folder.claim(config, start, tracker.describe(metadata())))
-    about = describe_run(config, spec, state, loaders, world)
     tracker.log(start.notes, data.notes, loaders.notes, spec.notes, about)
     with stop:  # from the first save on, a signal is one to continue after
         world.on_main(lambda: folder.begin(data, state, start))  # no thread may write at a fork

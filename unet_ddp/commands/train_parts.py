@@ -7,13 +7,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+from unet_ddp.cli import with_saved
 from unet_ddp.config import TrainConfig
 from unet_ddp.data.dataset import PreparedData
 from unet_ddp.distributed.world import World
 from unet_ddp.runs.folder import RunFolder
 from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.run_parts import RunParts
-from unet_ddp.settings import with_values
+from unet_ddp.settings import Kind, names_of, values_of, with_values
+from unet_ddp.training.state import TrainState
 
 
 def find_same_bits(config: TrainConfig, log: Callable[[str], None]) -> AbstractContextManager[None]:
@@ -77,6 +79,25 @@ def suit_run(
         return config, start
     values, start = found
     return with_values(config, values), start  # each host has settings of its own
+
+
+def keep_settings(config: TrainConfig, state: TrainState, start: StartPoint) -> TrainConfig:
+    """Return the settings that files and reports have.
+
+    A run with nothing left to train keeps what its checkpoint has.
+
+    Only the places of the data and the batch of each process are of this start.
+    """
+    if start.content is None or not state.is_over:
+        return config
+    names, defaults = {*config.to_dict()}, values_of(TrainConfig())
+    typed = names & config.given
+    typed -= names_of(TrainConfig, Kind.DATA_PLACE, Kind.RUN_PLACE, Kind.PER_STEP)
+    kept = with_values(config, {name: defaults[name] for name in typed})
+    kept = with_saved(replace(kept, given=frozenset(names - typed)), start.content["config"])
+    if kept.to_dict() != config.to_dict():
+        start.notes.append("nothing is left to train, so the files of the run keep its settings")
+    return kept
 
 
 def choose_parts(config: TrainConfig) -> RunParts:
