@@ -173,6 +173,16 @@ def test_the_last_checkpoint_has_no_score_to_compare_with(
     assert "trained for" not in page
 
 
+def test_random_weights_are_not_scored_without_a_word(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Issue: a start that failed at its first step had left them."""
+    change(here, "last.pt", optimizer={}, position={"epoch": 0, "step": 0})
+    run("--model", "checkpoints/last.pt")
+    line = "warning: checkpoints/last.pt: 0 steps trained: its weights are random\n"
+    assert line in capsys.readouterr().out
+
+
 def test_without_a_threshold_the_most_probable_class_counts(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

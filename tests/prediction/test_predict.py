@@ -439,6 +439,42 @@ def test_the_bar_counts_all_processes_images(
     assert bars.pop() == expected
 
 
+@pytest.mark.parametrize(
+    ("config", "weights"),
+    [
+        (None, "random"),
+        ({"load": None}, "random"),
+        ({"load": "w.pt"}, "those that the run began with"),
+        ({"encoder_weights": "imagenet"}, "those that the run began with"),
+    ],
+)
+def test_a_run_without_a_step_is_not_the_newest_and_a_warning_says_what_it_is(
+    here: Path, capsys: pytest.CaptureFixture[str], config: dict[str, Any] | None, weights: str
+) -> None:
+    """Issue: a start that failed left random weights, and the next prediction was theirs."""
+    write_photo(here / "a.png")
+    runs = here / "checkpoints"
+    for name, epoch, step in (("trained", 0, 3), ("failed", 0, 0)):
+        path = runs / name / "last.pt"
+        write_model(path, Labels((0, 255)), config=config)
+        content = checkpoint.load(path)
+        checkpoint.save(path, {**content, "position": {"epoch": epoch, "step": step}})
+        age = 5 * (name == "trained")
+        os.utime(path, (1e9 - age, 1e9 - age))
+    os.utime(runs / "best.pt", (1e9 - 9, 1e9 - 9))
+    assert run("a.png") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("model: checkpoints/trained/last.pt (the newest of 2 runs; --model")
+    assert "steps" not in said
+    line = f"warning: checkpoints/failed/last.pt: 0 steps trained: its weights are {weights}\n"
+    assert run("a.png", "--overwrite", "--model", "checkpoints/failed") == 0
+    assert line in capsys.readouterr().out
+    for path in (runs / "best.pt", runs / "trained" / "last.pt"):
+        path.unlink()
+    assert run("a.png", "--overwrite") == 0  # the only one
+    assert line in capsys.readouterr().out
+
+
 def test_the_newest_run_is_found(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Unless one of the same day is for other images or classes: then the user says which."""
     day = 86400

@@ -39,7 +39,7 @@ class SavedModel:
     labels: Labels | None
     preprocessing: Preprocessing | None
     notes: list[str]
-    """Lines for the user about a file that does not describe itself; empty for ours."""
+    """Lines for the user about a file that does not describe itself, or whose network was never trained."""
     threshold: float | None = None
     """Least probability of the second of two classes where it is predicted; None for the most
     probable class."""
@@ -85,7 +85,7 @@ def read_model(path: Path, scale: float | None = None) -> SavedModel:
         about.architecture,
         about.labels,
         about.preprocessing,
-        [],
+        _warn_of_no_steps(path, content),
         about.threshold,
         run,
         about.score_name,
@@ -96,6 +96,23 @@ def read_model(path: Path, scale: float | None = None) -> SavedModel:
 def _is_ours(content: Content) -> bool:
     """Return whether a checkpoint is of this program, also of a later format with other keys."""
     return content.keys() >= _OURS or "unet_ddp" in content
+
+
+def _is_untrained(content: Content) -> bool:
+    """Return whether a last.pt is from before the first step of its run."""
+    position = content.get("position")
+    return isinstance(position, dict) and position.get("epoch") == position.get("step") == 0
+
+
+def _warn_of_no_steps(path: Path, content: Content) -> list[str]:
+    """Return a warning about a network that was not trained; nothing for others."""
+    if not _is_untrained(content):
+        return []
+    config = content.get("config") or {}
+    weights = "random"
+    if config.get("load") or config.get("encoder_weights"):
+        weights = "those that the run began with"
+    return [f"warning: {path}: 0 steps trained: its weights are {weights}"]
 
 
 def build_blank(architecture: Architecture, source: Path) -> nn.Module:
@@ -206,14 +223,22 @@ def find_model(given: str | None, folder: Path = RUNS, *, typed: str = "--model 
 def list_runs(folder: Path = RUNS) -> dict[Path, float]:
     """Return the folders of the runs in `folder`, itself among them, and when each was last saved.
 
-    The newest is the first.
+    The newest is the first. Runs without a step are left out if there is another one.
     """
     times: dict[Path, float] = {}
     for name in ("best.pt", "last.pt"):
         for path in (folder / name, *folder.glob(f"*/{name}")):
             if path.is_file():
                 times[path.parent] = max(times.get(path.parent, 0.0), path.stat().st_mtime)
-    return dict(sorted(times.items(), key=lambda item: -item[1]))
+    runs = dict(sorted(times.items(), key=lambda item: -item[1]))
+    return {run: saved for run, saved in runs.items() if _has_steps(best_of(run))} or runs
+
+
+def _has_steps(path: Path) -> bool:
+    """Return whether a checkpoint is of a network that was trained, or can't be read."""
+    with suppress(UserError):
+        return path.name == "best.pt" or not _is_untrained(load(path, mapped=True))
+    return True
 
 
 def _check_alike(runs: Mapping[Path, float], folder: Path, typed: str) -> None:
