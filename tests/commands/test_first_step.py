@@ -82,10 +82,10 @@ def test_a_mistake_at_the_first_step_leaves_a_folder_of_the_users_as_it_was(
     assert contents(tmp_path) == before
 
 
-def test_a_file_that_can_not_be_read_at_the_first_step_leaves_no_run(
+def test_a_file_that_can_not_be_read_at_the_first_step_leaves_a_run_to_continue(
     images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All ranks learn of it, save, and stop: that save is of no steps, too."""
+    """All ranks learn of it, save, and stop; once it is repaired, --resume works."""
 
     def fails(*_: Any) -> NoReturn:
         raise UserError("a.png: no picture")
@@ -93,8 +93,8 @@ def test_a_file_that_can_not_be_read_at_the_first_step_leaves_no_run(
     with monkeypatch.context() as patch:
         patch.setattr("unet_ddp.data.dataset.SegmentationDataset.__getitem__", fails)
         status, _, err = new_run(images, tmp_path)
-    assert status == 2 and "a.png: no picture" in err and contents(tmp_path) == {}
-    assert new_run(images, tmp_path)[0] == 0
+    assert status == 2 and "a.png: no picture" in err
+    assert run(tmp_path, "--resume")[0] == 0
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])

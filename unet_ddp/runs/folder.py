@@ -163,7 +163,6 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         Raises:
             UserError: a new run can't be saved: what the folder contained is there again.
         """
-        self._replaced.follow(state)
         self._unsaved |= start.due
         if start.is_new or start.source != self.last or start.due:
             self.save(state)
@@ -172,6 +171,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             self._unsaved = {}
             raise UserError(f"{failure}; {_ADVICE}")
         self._warn(failure)
+        self._replaced.follow(state)
         with write_errors(self.path, "free some space"):
             save_config(self._config, self.path / "config.yaml")
             write_split(data.split, data.groups, self.path / "split.csv")

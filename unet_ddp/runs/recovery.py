@@ -52,7 +52,7 @@ class SavedState:
 class Replaced:
     """The files that a start replaces: they come back if a mistake of the user's ends it before a step is done.
 
-    They are kept until the first save after a step. An address is left as it is.
+    They are kept until the run is saved again, as by a stop. An address is left as it is.
     """
 
     def __init__(self, config: TrainConfig) -> None:
@@ -84,10 +84,11 @@ class Replaced:
         self._state, self._first = state, state.done
 
     def delete(self) -> None:
-        """Delete what was moved aside, if a step is done: a save comes, so nothing comes back any more."""
+        """Delete what was moved aside once the run is followed: a save comes, so nothing comes back any more."""
         self._recipe = None
-        if self._others is not None and self._state is not None and self._state.done:
+        if self._others is not None and self._state is not None:
             settle(self._folder)
+            self._others = None
 
     def end(self, error: BaseException | None) -> None:
         """Delete what was moved aside; after a user's mistake and no step, bring it back instead."""
