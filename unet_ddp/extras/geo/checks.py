@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _PIXEL_SCALE = 33550  # tag of a GeoTIFF
 _BY_POINTS = "ground control points"
-_CORNERS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])  # columns and rows, in sizes of an image
 _MOST_OPEN = 64  # files
 _FAR = 0.1  # of an image's pixel: a mask's corner may be elsewhere by so much
 _ALIKE = 1.01  # ratio up to which ground resolutions are one
@@ -85,10 +84,10 @@ def _find_place(source: Source, index: int) -> Place | str | None:
 def _warn_of_points(images: Sequence[Path]) -> None:
     """Print a warning of images that lie on a map by control points."""
     if images:
-        command = f"gdalwarp {shlex.quote(str(images[0]))} NEW.tif"
         print_lines(
             f"warning: {count_of(len(images), 'image')} placed by ground control points, which are not read, e.g. "
-            f"{images[0]}: no place on a map for masks and polygons; first use {command}"
+            f"{images[0]}: no place on a map for masks and polygons; first use gdalwarp "
+            f"{shlex.quote(str(images[0]))} NEW.tif"
         )
 
 
@@ -107,8 +106,8 @@ def check_pairs(scanned: Sequence[ScannedPair]) -> list[str]:
 
 def compare_places(pair: Pair, place: Place, mask_place: Place, size: Size, mask_size: Size) -> str:
     """Return why a mask of a size (height, width) is elsewhere on the map than its image; nothing if it is not."""
-    corners = place.to_map(_CORNERS * size[::-1])
-    mask_corners = mask_place.to_map(_CORNERS * mask_size[::-1])
+    corners = place.corners(size)
+    mask_corners = mask_place.corners(mask_size)
     side = np.hypot(*(corners[1] - corners[0])) / size[1]  # of a pixel
     far = float(np.abs(mask_corners - corners).max() / side)
     if _differ(place.crs, mask_place.crs):

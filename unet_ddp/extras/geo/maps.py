@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unet_ddp.data.masks import Size
 from unet_ddp.data.readers.base import MOST_BYTES, as_user_error, refuse_bomb
 from unet_ddp.errors import UserError, check_installed
 from unet_ddp.extras.formats.tiff import lacks_parts
@@ -48,6 +49,10 @@ class Place(NamedTuple):
         matrix = np.array([[a, d], [b, e]])
         moved: NDArray[np.float64] = points @ matrix + (c, f)
         return moved
+
+    def corners(self, size: Size) -> NDArray[np.float64]:
+        """Return (4, 2) map coordinates x, y of the corners of an image of a size (height, width)."""
+        return self.to_map(np.array([[0, 0], [1, 0], [0, 1], [1, 1]]) * size[::-1])
 
     def to_degrees(self, points: NDArray[Any]) -> NDArray[np.float64]:
         """Return (N, 2) longitudes and latitudes of (N, 2) columns and rows.
@@ -145,8 +150,7 @@ def find_place(dataset: Any, orientation: int = 1) -> Place | None:
             side, metres = math.hypot(transform.b, transform.e), _DEGREE
         elif crs.is_projected:
             _, metres = crs.linear_units_factor
-    resolution = float(f"{side * metres:.6g}")
-    return Place(wkt, _turn(transform, dataset.shape, orientation), resolution)
+    return Place(wkt, _turn(transform, dataset.shape, orientation), float(f"{side * metres:.6g}"))
 
 
 def _turn(transform: Any, size: tuple[int, int], orientation: int) -> tuple[float, ...]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 Placed = tuple[Path, Place, Size]
 """An image with its place and size (height, width)."""
 
-_CORNERS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])  # columns and rows, in sizes of an image
 _MOST = 10**8  # pairs of images to compare
 _APART = 1e-6  # of an image's side: less is rounding
 
@@ -60,7 +59,7 @@ def find_neighbours(training: Sequence[Placed], validation: Sequence[Placed]) ->
 def _find_boxes(side: Sequence[Placed], systems: list[str]) -> tuple[NDArray[np.float64], ...]:
     """Return the least and the largest x and y of each image, after the number of its CRS, (N, 3)."""
     corners = [
-        [(systems.index(place.crs), *point) for point in place.to_map(_CORNERS * size[::-1])]
+        [(systems.index(place.crs), *point) for point in place.corners(size)]
         for _, place, size in side
     ]
     boxes = np.array(corners, np.float64)  # (N, 4, 3)
