@@ -73,8 +73,7 @@ def train(**settings: Any) -> TrainedRun:
         if "RANK" not in os.environ and config.launch.nproc > 1:
             status = _train_in_others(argv)
         else:
-            lines = json_lines() if config.launch.log == "json" else nullcontext()
-            with lines:
+            with json_lines() if config.launch.log == "json" else nullcontext():
                 status = _train_here(partial(command.train, began=began), config)
     if status == _INTERRUPTED:
         raise KeyboardInterrupt

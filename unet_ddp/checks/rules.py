@@ -34,8 +34,7 @@ def _check_sizes(table: Table, config: DataConfig) -> Iterator[str]:
     for row in np.flatnonzero(np.isin(kinds, differ)).tolist():
         kind = table.kinds[kinds[row]]
         sizes = kind.mask.size, kind.image.size
-        advice = "resize one, or use --resize-masks"
-        yield mask_size_message(table.pairs[row].mask, *sizes, advice)
+        yield mask_size_message(table.pairs[row].mask, *sizes, "resize one, or use --resize-masks")
 
 
 def _check_kinds(table: Table, config: DataConfig) -> Iterator[str]:

@@ -14,8 +14,7 @@ _BETWEEN = 0.25  # of the smaller group: images between the two; where it is dar
 
 def warn_of_scales(table: Table, dtype: str) -> list[str]:
     """Return a warning if values of one scale are in some images, and of a larger one in the others."""
-    every = np.ones(len(table.pairs), bool)
-    blocks = [block[:, :4] for block in table.blocks("moments", every)]
+    blocks = [block[:, :4] for block in table.blocks("moments", np.ones(len(table.pairs), bool))]
     moments = np.concatenate(blocks)  # pixels, low, high and the first channel's sum
     if not moments.size:
         return []

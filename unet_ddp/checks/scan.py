@@ -100,8 +100,7 @@ class _Scanner:
         get = self.known.get
         workers = usable_cores(logical=True)
         pool = ThreadPoolExecutor(workers)
-        are_objects = any(file.stamp for file in files)
-        size = _HELD if are_objects else CHUNK * workers
+        size = _HELD if any(file.stamp for file in files) else CHUNK * workers
         try:
             for first in range(0, len(files), size):
                 ahead = files[first : first + 2 * size]

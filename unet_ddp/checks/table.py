@@ -120,8 +120,7 @@ class Table:
         if pairs.scanned is not None:
             return pairs.scanned.rows
         rows = {name: row for row, name in enumerate(self.pairs.names())}
-        found = [rows[name] for name in pairs.names() if name in rows]
-        return np.array(found, np.uint32)
+        return np.array([rows[name] for name in pairs.names() if name in rows], np.uint32)
 
     def find(self, pairs: Pairs) -> Flags:
         """Return for each row if it is one of `pairs`."""

@@ -200,8 +200,7 @@ def save_config(config: TrainConfig, path: Path) -> None:
     """Write `config` as a recipe that starts the same run, --wandb aside; whole or not at all."""
     import yaml
 
-    settings = yaml.safe_dump(config.to_dict(), sort_keys=False)
-    write_text(path, f"{HEAD}\n{settings}", durable=True)
+    write_text(path, f"{HEAD}\n{yaml.safe_dump(config.to_dict(), sort_keys=False)}", durable=True)
 
 
 def read_recipe(path: Path | str) -> dict[str, Any]:
@@ -286,8 +285,9 @@ def check_values(config: object) -> None:
             if value == "" and name != "mask_suffix":  # masks named as their images
                 raise UserError(f"{each.flag} '': is empty; give a value, or leave it out")
             if isinstance(value, str) and re.match(r"~(/|$)", value):
-                advice = "~ was not expanded; write the folder in full"
-                raise UserError(f"{each.flag} {value}: {advice}")
+                raise UserError(
+                    f"{each.flag} {value}: ~ was not expanded; write the folder in full"
+                )
             limits = each.limits if isinstance(value, (int, float)) else []
             if isinstance(value, int):
                 limits = [*limits, _COUNTABLE]

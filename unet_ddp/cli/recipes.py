@@ -105,8 +105,7 @@ def advise_on_key(path: Path | str, key: str, known: Iterable[str]) -> str:
     text = read_text(find_recipe(str(path)), "a YAML file")
     head = re.match(r"# unet_ddp (\d[\w.]{0,20}): ", text)
     if head and head[1] != __version__:
-        own = f"the file is of unet_ddp {head[1]}, this is {__version__}"
-        advice = f"{own}: update it, or delete the line"
+        advice = f"the file is of unet_ddp {head[1]}, this is {__version__}: update it, or delete the line"
     return f"{shorten(key)}; {advice}"
 
 
@@ -185,8 +184,9 @@ def read_settings(path: Path | str) -> dict[str, Any]:
             pairs = [(str(name.value), _value_of(loader, node)) for name, node in root.value]
     except OSError as error:
         own = ", ".join(sorted(recipe.stem for recipe in _RECIPES.glob("*.yaml")))
-        advice = f"use a YAML file of settings, or one of {own}"
-        raise UserError(f"{path}: {error.strerror or error}; {advice}") from None
+        raise UserError(
+            f"{path}: {error.strerror or error}; use a YAML file of settings, or one of {own}"
+        ) from None
     except UserError:
         raise
     except (yaml.YAMLError, ValueError) as error:  # ValueError: what no number is, or no date

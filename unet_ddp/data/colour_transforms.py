@@ -43,8 +43,7 @@ def change_contrast(image: Colours, factor: float) -> Colours:
 
 def change_saturation(image: Colours, factor: float) -> Colours:
     """Return the image with each pixel's distance to its grey multiplied."""
-    matrix = factor * np.eye(3) + (1 - factor) * _GREY
-    return np.asarray(cv2.transform(image, matrix))
+    return np.asarray(cv2.transform(image, factor * np.eye(3) + (1 - factor) * _GREY))
 
 
 def shift_hue(image: Colours, turns: float) -> Colours:

@@ -38,8 +38,7 @@ def save_picture(picture: Tensor, path: Path) -> None:
     """Write a (3, H, W) uint8 picture as PNG, which says that unet_ddp made it."""
     about = PngInfo()
     about.add_text("Software", "unet_ddp")
-    pixels = picture.permute(1, 2, 0).numpy()
-    Image.fromarray(pixels).save(path, format="PNG", pnginfo=about)
+    Image.fromarray(picture.permute(1, 2, 0).numpy()).save(path, format="PNG", pnginfo=about)
 
 
 def to_rgb(image: Pixels) -> Tensor:

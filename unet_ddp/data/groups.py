@@ -117,6 +117,5 @@ def _group_by_name(pattern: re.Pattern[str], pairs: Pairs) -> Iterator[str]:
 
 def _hash(name: str, seed: int) -> int:
     """Return the first 64 bits of a hash: whole ones would differ in no order ever seen."""
-    text = f"{seed}:{name}".encode("utf-8", "surrogateescape")
-    digest = hashlib.sha256(text).digest()
+    digest = hashlib.sha256(f"{seed}:{name}".encode("utf-8", "surrogateescape")).digest()
     return int.from_bytes(digest[:8], "big")

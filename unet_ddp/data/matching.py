@@ -273,8 +273,7 @@ def _listed_pair(folder: Path, row: dict[str, str]) -> Pair:
     files = _find_file(folder, image), _find_file(folder, mask)
     name = file_key(str(as_path(image).with_suffix("")))
     group = row.get("group") or None  # unstripped: its blanks count
-    source = row.get("source", "").strip() or None
-    return Pair(name, *files, group, _SIDES[side], source=source)
+    return Pair(name, *files, group, _SIDES[side], source=row.get("source", "").strip() or None)
 
 
 def _find_file(folder: Path, name: str) -> Path:

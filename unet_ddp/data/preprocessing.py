@@ -78,12 +78,10 @@ class Preprocessing:
         channels = image_format.channels
         dtype = image_format.dtype
         if measured is None:
-            max_value = 255 if dtype == "uint8" else 65535
-            found = cls.for_images(channels, max_value, scale=scale)
+            found = cls.for_images(channels, 255 if dtype == "uint8" else 65535, scale=scale)
         else:
             low = measured.low
-            high = measured.high
-            found = cls(channels, measured.mean, measured.std, scale, dtype, low, high)
+            found = cls(channels, measured.mean, measured.std, scale, dtype, low, measured.high)
         ground = image_format.ground_resolution
         return replace(found, dtype=dtype, nodata=image_format.nodata, ground_resolution=ground)
 
@@ -123,7 +121,6 @@ def _constants(
     """Return mean and factor (1, C, 1, 1) in pixel values; copied to the device only once."""
     extent = (preprocessing.high - preprocessing.low) or 1.0
     mean = torch.tensor(preprocessing.fill, dtype=torch.float64)
-    std = torch.tensor(preprocessing.std, dtype=torch.float64) * extent
-    factor = 1 / std
+    factor = 1 / (torch.tensor(preprocessing.std, dtype=torch.float64) * extent)
     shape = (1, -1, 1, 1)
     return mean.to(device, dtype).view(shape), factor.to(device, dtype).view(shape)

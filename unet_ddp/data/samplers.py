@@ -39,8 +39,7 @@ def shuffle(sampler: TrainingSampler) -> Stream:
 def shuffled(count: int, taken: int, seed: int, positions: range) -> Iterator[Key]:
     """Yield the keys at some positions of permutations of `count` images, each cut after `taken`."""
     for number in range(positions.start // taken, -(-positions.stop // taken)):
-        draw = torch.Generator().manual_seed(seed + number)
-        order = torch.randperm(count, generator=draw)
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed + number))
         begin = number * taken
         first = max(positions.start, begin + (positions.start - begin) % positions.step)
         last = min(positions.stop, begin + taken)

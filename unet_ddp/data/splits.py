@@ -47,8 +47,7 @@ class Split:
     def without(self, names: Container[str]) -> Split:
         """Return the split without the pairs of these names."""
         training = _leave_out(self.training, names)
-        validation = _leave_out(self.validation, names)
-        return replace(self, training=training, validation=validation)
+        return replace(self, training=training, validation=_leave_out(self.validation, names))
 
     @cached_property
     def fingerprint(self) -> str:

@@ -20,7 +20,6 @@ def error_line(error: object) -> str:
 def show_error(error: object) -> None:
     """Print an error's line on standard error; in JSON lines, unless its reader waits for the mark, the event."""
     if uses_json() and MARK not in os.environ:
-        status = 2 if isinstance(error, UserError) else 1
-        emit("error", text=one_line(error), exit_status=status)
+        emit("error", text=one_line(error), exit_status=2 if isinstance(error, UserError) else 1)
     else:
         print(error_line(error), file=sys.stderr, flush=True)

@@ -252,8 +252,7 @@ def _connect_store(rank: int, size: int, timeout: timedelta) -> dist.Store:
     store.set_timeout(timeout)
     if not agent_has_it:  # rank 0 hosts it: it is as new as the attempt
         return store
-    attempt = agree_on_attempt(store, rank, size, timeout.total_seconds())
-    return dist.PrefixStore(attempt, store)
+    return dist.PrefixStore(agree_on_attempt(store, rank, size, timeout.total_seconds()), store)
 
 
 def host_store() -> dist.TCPStore:

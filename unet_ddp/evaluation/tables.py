@@ -161,8 +161,7 @@ def headline(evaluation: Evaluation) -> list[tuple[str, str]]:
     for name, source in islice(evaluation.sources.items(), _MOST_SOURCES):
         entries.append((f"Dice of {name}", show(source.scores.dice)))
     if evaluation.tally is not None:
-        first = [(name, show(score)) for name, score in evaluation.tally.headline]
-        entries = first + entries
+        entries = [(name, show(score)) for name, score in evaluation.tally.headline] + entries
     if evaluation.curve is not None:
         best, dice = evaluation.curve.best, show(evaluation.curve.best_dice)
         entries.append(("best threshold", f"{best:.3f} (Dice {dice})"))

@@ -36,8 +36,7 @@ class Scores:
 
         Of classes that overlap, (C, 2, 2).
         """
-        is_binary = tuple(confusion.shape) == (2, 2)
-        return cls.from_counts(count_classes(confusion), is_binary=is_binary)
+        return cls.from_counts(count_classes(confusion), is_binary=tuple(confusion.shape) == (2, 2))
 
     @classmethod
     def from_counts(cls, classes: Sequence[Sequence[int]], *, is_binary: bool) -> Self:

@@ -99,9 +99,9 @@ def make(point: str, name: str, flag: str, kind: type[Made], *values: object) ->
         try:
             takes.bind(*values)
         except TypeError:
-            given = f"takes {takes}, and is given {len(values)} values"
             raise UserError(
-                f"{flag}: {given}; derive a class from {base}, which takes them"
+                f"{flag}: takes {takes}, and is given {len(values)} values; derive a class from {base}, which "
+                "takes them"
             ) from None
     made = part(*values) if can_make else part
     if not isinstance(made, kind):

@@ -138,8 +138,10 @@ def _report(damaged: Sequence[Path], done: Sequence[Found], own: str) -> None:
     read = sum(each.is_read for each in done)
     which = f" of the {read} that were looked at" if read < len(done) else ""
     if damaged:
-        fault = "cut off, or of another size than the image"
-        print_lines(f"predicting again {count_of(len(damaged), 'file')} {fault}, e.g. {damaged[0]}")
+        print_lines(
+            f"predicting again {count_of(len(damaged), 'file')} cut off, or of another size than the image, e.g. "
+            f"{damaged[0]}"
+        )
     if foreign:
         print_lines(
             f"warning: keeping {count_of(len(foreign), 'mask')}{which} of another network, e.g. "
@@ -186,8 +188,7 @@ def look_at(files: Sequence[ImageFiles], masks: MaskFile, step: int = 1) -> list
     existing = find_existing(path for each in files for path in each.written)
     begun = [each for each in files if not existing.isdisjoint(each.written)]
     are_far = any(is_address(path) for each in begun for path in (each.image, each.mask))
-    threads = _AT_ONCE if are_far else None
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(_AT_ONCE if are_far else None) as pool:
         return [*pool.map(partial(_look_at_one, masks, existing, step), begun)]
 
 

@@ -276,10 +276,15 @@ def _name_masks(images: Mapping[Source, bool], config: PredictConfig, labels: La
         if output.suffix.lower() not in _MASK_SUFFIXES:
             raise UserError(f"--output {output}: a mask keeps its values in .png or .tif only")
         masks = [output]
-    elif output is not None and len(images) > 1 and can_read(output.suffix.lower()):
-        found = f"--output {output}: is a file's name, for {len(images)} images"
-        if not is_folder(output):
-            raise UserError(f"{found}; name a folder")
+    elif (
+        output is not None
+        and len(images) > 1
+        and can_read(output.suffix.lower())
+        and not is_folder(output)
+    ):
+        raise UserError(
+            f"--output {output}: is a file's name, for {len(images)} images; name a folder"
+        )
     if labels.mask_suffix == "tif" and masks[0].suffix.lower() == ".png":
         raise UserError(
             f"{masks[0]}: values of several classes of objects need 32 bit; name a .tif with "

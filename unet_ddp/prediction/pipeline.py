@@ -114,8 +114,7 @@ def process_images(job: Job) -> Iterator[Outcome]:
             yield from in_threads(lambda pair: write_outputs(job, *pair), predictions, threads)
         else:
             predictor.concurrency = threads
-            work = partial(_predict_and_write, job)
-            yield from in_threads(work, remaining, threads)
+            yield from in_threads(partial(_predict_and_write, job), remaining, threads)
 
 
 def _fetched_ahead(files: Sequence[ImageFiles], threads: int) -> Iterator[ImageFiles]:
@@ -138,8 +137,9 @@ def _list_existing(job: Job, files: ImageFiles) -> Outcome:
         mask = job.mask.read(files)
     except UserError as error:
         if not is_damage(error):
-            advice = "or name another --output, if another network has made it"
-            raise UserError(f"{error}, {advice}") from None
+            raise UserError(
+                f"{error}, or name another --output, if another network has made it"
+            ) from None
         say(f"predicting again: {error}")
         return _predict_and_write(replace(job, existing=frozenset()), replace(files, marks={}))
     mask.flags.writeable = False  # as that of `Prediction`

@@ -95,8 +95,7 @@ class Prediction:
         """
         head = find_head(self.labels)
         for top, scores in upsample(self.scores, self.input_size, self.size):
-            rows = slice(top, top + scores.shape[1])
-            band = PredictedBand(rows, scores, self.threshold, head)
+            band = PredictedBand(slice(top, top + scores.shape[1]), scores, self.threshold, head)
             yield band
             for see in receivers:
                 see(band)

@@ -67,8 +67,7 @@ def open_image(source: Source, wanted: ImageFormat, scale: float) -> SourceImage
             if rows is not None:
                 size = rows.height, rows.width
                 scaled = scaled_size(*size, scale)
-                read = ScaledReader(rows.read, size, scaled).read
-                return SourceImage(read, scaled, size, source)
+                return SourceImage(ScaledReader(rows.read, size, scaled).read, scaled, size, source)
         with source.reading() as opened:
             size = opened.header.size
         pixels, _ = source.image(wanted, scale=scale)
@@ -129,8 +128,7 @@ def check_images(images: object, channels: int) -> None:
 
 def in_memory(pixels: Pixels, size: Size, source: Source | None = None) -> SourceImage:
     """Return an image of a `size` (height, width), of which the scaled pixels (H, W, C) are known."""
-    input_size = pixels.shape[0], pixels.shape[1]
-    return SourceImage(partial(_rows_of, pixels), input_size, size, source)
+    return SourceImage(partial(_rows_of, pixels), (pixels.shape[0], pixels.shape[1]), size, source)
 
 
 def _rows_of(pixels: Pixels, top: int, bottom: int) -> Pixels:

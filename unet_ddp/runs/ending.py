@@ -32,5 +32,4 @@ class Ending:
             return cls("failed", status, error=one_line(str(error) or type(error).__name__))
         if reason is None:
             return cls("finished", 0)
-        name = reason.signal.name if reason.signal else None
-        return cls("stopped", reason.exit_status, name)
+        return cls("stopped", reason.exit_status, reason.signal.name if reason.signal else None)

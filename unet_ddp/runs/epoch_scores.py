@@ -16,8 +16,9 @@ def read_epochs(folder: Path) -> list[dict[str, str]]:
     rows = read_rows(path)
     for row in rows:
         if not (row.get("epoch") or "").isdecimal() or None in row.values():
-            reason = "a row has no epoch, or its end is missing"
-            raise UserError(f"{path}: corrupt ({reason}); delete it, or move it away")
+            raise UserError(
+                f"{path}: corrupt (a row has no epoch, or its end is missing); delete it, or move it away"
+            )
     return rows
 
 

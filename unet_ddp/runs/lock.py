@@ -90,8 +90,7 @@ def _lock(lock: IO[str], folder: Path, flag: str, *, waits: bool) -> bool:
         fcntl.lockf(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except (ImportError, OSError) as error:
         if getattr(error, "errno", errno.ENOSYS) in _NO_LOCKS:
-            reason = f"{folder}: Windows or its file system has no locks"
-            complain(f"{reason}; start no other run in it")
+            complain(f"{folder}: Windows or its file system has no locks; start no other run in it")
             return False
         with lock:
             lock.seek(0)

@@ -26,8 +26,7 @@ class ServiceWriter(ABC):
 
     def epoch(self, row: Row) -> None:
         """Send the cells of a row that are not empty."""
-        figures = {name: value for name, value in row.items() if value != ""}
-        self.send(figures, row["step"])
+        self.send({name: value for name, value in row.items() if value != ""}, row["step"])
 
     @abstractmethod
     def send(self, figures: Row, step: int) -> None:

@@ -248,8 +248,7 @@ class SegmentationLoss(nn.Module):
             if self.pixel:
                 pixel = self.pixel.value({**shared, **pixel_sums}, pixels.weights)
             by_region, by_pixel = self.options.loss_weights
-            loss = by_region * region + by_pixel * pixel
-            return Losses(loss, region.detach(), pixel.detach())
+            return Losses(by_region * region + by_pixel * pixel, region.detach(), pixel.detach())
 
     def split(self, logits: Tensor, masks: Tensor, weights: Tensor) -> tuple[Batch, Batch]:
         """Return the batch that the region term sums over, and that of the pixel term: here the same."""

@@ -113,8 +113,7 @@ def keeping(*parts: object) -> Iterator[None]:
             for each in (attributes, attributes.get("_buffers", {})):
                 kept.append((each, dict(each), _copy_values(each)))
     state = random.getstate(), np.random.get_state()
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
         try:
             yield
         finally:

@@ -56,8 +56,7 @@ def score_other(
     groups = {**group_names(job.pairs, None), **job.groups}
 
     def describe(evaluation: Evaluation) -> list[str]:
-        classes = evaluation.labels.num_classes
-        return [*lines, *compare(count(evaluation), other, groups, classes)]
+        return [*lines, *compare(count(evaluation), other, groups, evaluation.labels.num_classes)]
 
     return describe
 
@@ -106,8 +105,9 @@ def _read_counts(path: Path, job: Job, classes: list[str]) -> Table:
         try:
             table[file_key(row[0])] = [int(row[k]) for k in columns]
         except (ValueError, IndexError):
-            shown = f"line {line} is {shorten(','.join(row))}, no counts of an image"
-            raise UserError(f"--against {path}: {shown}; evaluate again") from None
+            raise UserError(
+                f"--against {path}: line {line} is {shorten(','.join(row))}, no counts of an image; evaluate again"
+            ) from None
     wanted = {*job.pairs.names()}
     if table.keys() != wanted:
         raise UserError(

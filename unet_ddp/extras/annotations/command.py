@@ -167,8 +167,7 @@ class _Import:
         _write_rows(folder / "pairs.csv", pairs)
         if type(self.painter) is Painter:
             colours = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in self.labels.colours]
-            classes = zip(self.labels.class_names, colours, strict=True)
-            _write_rows(folder / "palette.csv", classes)
+            _write_rows(folder / "palette.csv", zip(self.labels.class_names, colours, strict=True))
 
     def _write_mask(self, folder: Path, name: str, mask: Mask) -> str:
         """Write the mask of an image; return its path below the folder, * for that of each class."""
@@ -191,8 +190,10 @@ class _Import:
                 name = finder.find(image.name)
                 if name is None:
                     if not self.config.skip_missing:
-                        where = f"{shorten(image.name)} is not in {self.config.images}"
-                        raise UserError(f"image {where}; add it, or use --skip-missing")
+                        raise UserError(
+                            f"image {shorten(image.name)} is not in {self.config.images}; add it, or use "
+                            "--skip-missing"
+                        )
                     self.missing += 1
                     continue
                 if name in listed:

@@ -94,5 +94,4 @@ def _add_roi(image: AnnotatedImage, data: bytes, where: str) -> None:
     if roi.roitype.name not in _AREAS or not any(map(len, outlines)):
         image.skipped += 1
         return
-    label = f"group {roi.group}" if roi.group else _ONLY_CLASS
-    image.add(label, fill_odd, outlines, where=where)
+    image.add(f"group {roi.group}" if roi.group else _ONLY_CLASS, fill_odd, outlines, where=where)

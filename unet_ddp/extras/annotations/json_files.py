@@ -106,8 +106,7 @@ def open_coco(content: Any) -> AnnotationSet:
         else:
             names[key] = name
     notes = [f"category {name} has no object and is above others: no class" for name in roots]
-    classes = dict.fromkeys(names.values(), "")
-    return AnnotationSet(classes, partial(_read_coco, file, names), notes)
+    return AnnotationSet(dict.fromkeys(names.values(), ""), partial(_read_coco, file, names), notes)
 
 
 def _check_once(each: Fields, key: str, name: str, known: Mapping[str, str]) -> None:
@@ -238,8 +237,7 @@ def _parse_labelme(path: Path) -> AnnotatedImage:
 
 def _draw_picture(encoded: str, corners: NDArray[np.float64], size: Size) -> Patch:
     try:
-        data = base64.b64decode(encoded, validate=False)
-        picture = identify(io.BytesIO(data))
+        picture = identify(io.BytesIO(base64.b64decode(encoded, validate=False)))
     except (ValueError, OSError):
         raise UserError("mask is no picture in base64; annotate it again") from None
     with picture:

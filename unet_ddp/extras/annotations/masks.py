@@ -100,9 +100,9 @@ def _read_masks(masks: Masks, *, is_object: bool) -> Iterator[AnnotatedImage]:
             if image.size is None:
                 image.size = height, width
             elif image.size != (height, width):
-                other = f"{image.size[1]}x{image.size[0]}"
                 raise UserError(
-                    f"{path}: {width}x{height}, another mask is {other}; masks of one image have one size"
+                    f"{path}: {width}x{height}, another mask is {image.size[1]}x{image.size[0]}; masks of one "
+                    "image have one size"
                 )
             for number, window in enumerate(find_objects(numbers), start=1):
                 if window is not None:

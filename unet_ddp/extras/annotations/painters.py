@@ -64,8 +64,7 @@ class Painter:
             pixels, top, left, is_clipped = _draw(region, size)
             self.empty_classes.pop(clean_label(region.label), None)
             height, width = pixels.shape
-            view = mask[top : top + height, left : left + width]
-            self.put(view, pixels, region, number)
+            self.put(mask[top : top + height, left : left + width], pixels, region, number)
             if is_clipped:
                 self.counts["clipped"] += 1
             if not pixels.any():
@@ -125,8 +124,9 @@ class PlanePainter(Painter):
     def __init__(self, labels: Labels) -> None:
         super().__init__(labels)
         if not 2 <= len(self.bodies) <= MOST_PLANES:
-            found = f"--overlap keep: classes: {len(self.bodies)}"
-            raise UserError(f"{found}; 2 to {MOST_PLANES} can overlap: leave the flag out")
+            raise UserError(
+                f"--overlap keep: classes: {len(self.bodies)}; 2 to {MOST_PLANES} can overlap: leave the flag out"
+            )
         self._bits = {self.class_ids[name]: k for k, name in enumerate(self.bodies)}
         names = [name.strip("#. ") or "unnamed" for name in self.bodies]
         self.folders = name_parts(names)

@@ -47,8 +47,7 @@ def fill(parts: Sequence[ArrayLike], size: Size) -> Patch:
     if pixels.size:
         for outline in outlines:
             pixels |= _find_inside(outline - (left, top), pixels.shape)
-    is_clipped = bool((first < -1).any() or (last > ends + 1).any())
-    return Patch(pixels, top, left, is_clipped)
+    return Patch(pixels, top, left, bool((first < -1).any() or (last > ends + 1).any()))
 
 
 def fill_odd(outlines: Sequence[NDArray[np.float64]], size: Size) -> Patch:
@@ -126,8 +125,7 @@ def decode_runs(counts: Any, size: Size) -> Flags:
     lengths = numbers.astype(np.int64)
     if not lengths.size or lengths.min() < 0 or lengths.max() > total or lengths.sum() != total:
         raise UserError(f"run lengths that are not those of an image of {total} pixels")
-    is_inside = np.arange(lengths.size) % 2 == 1
-    return np.repeat(is_inside, lengths).reshape(size)
+    return np.repeat(np.arange(lengths.size) % 2 == 1, lengths).reshape(size)
 
 
 def draw_runs(runs: Mapping[str, Any], size: Size) -> Patch:

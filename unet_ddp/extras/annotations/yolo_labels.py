@@ -37,8 +37,9 @@ def open_yolo(path: Path, images: Mapping[str, Path]) -> AnnotationSet:
     for number, name in names.items():
         if not re.fullmatch(r"\d{1,9}", str(number)) or isinstance(name, (list, dict, type(None))):
             shown = show(name) if isinstance(name, (list, dict, type(None))) else shorten(str(name))
-            found = f"{shorten(str(number))}: {shown}"
-            raise UserError(f"{path}: names: {found}; expected the number of a class and its name")
+            raise UserError(
+                f"{path}: names: {shorten(str(number))}: {shown}; expected the number of a class and its name"
+            )
         classes[int(number)] = str(name)
     files: dict[str, Path] = {}  # by the image's name with its suffix
     for name, image in images.items():
@@ -107,5 +108,4 @@ def _add_row(
             "labels again, or divide x by the width and y by the height"
         )
     else:
-        outline = to_points(points, where)
-        image.add(classes[int(number)], fill_shares, outline, 1, where=where)
+        image.add(classes[int(number)], fill_shares, to_points(points, where), 1, where=where)

@@ -160,6 +160,7 @@ class SampleCache:
         except OSError as error:
             if not self.is_silent:
                 self.is_silent.fill_(True)
-                reason = f"{self.folder}: {error.strerror or error}"
-                advice = "samples that it does not hold yet are decoded each time"
-                complain(f"--cache: {reason}; {advice}")
+                complain(
+                    f"--cache: {self.folder}: {error.strerror or error}; samples that it does not hold yet are "
+                    "decoded each time"
+                )

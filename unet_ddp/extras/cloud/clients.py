@@ -114,8 +114,7 @@ def open_client(path: Path | str) -> tuple[Any, str]:
     try:
         return connect(container, os.getpid(), _find_patience(path)), key
     except ImportError:
-        advice = f"needs the extra 'cloud': {how_to_install('cloud')}"
-        raise StorageError(f"{path}: {advice}") from None
+        raise StorageError(f"{path}: needs the extra 'cloud': {how_to_install('cloud')}") from None
     except ValueError as error:
         raise explain(path, error) from None
 

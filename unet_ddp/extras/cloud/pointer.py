@@ -96,8 +96,7 @@ class StoredRun:
         if found is None:
             return None
         try:
-            text = found[0].decode("utf-8-sig", "replace")
-            plain = parse_json(text, "a run's pointer")
+            plain = parse_json(found[0].decode("utf-8-sig", "replace"), "a run's pointer")
             check_format(self._place, plain, FORMAT)
             return from_plain(Pointer, plain), found[1]
         except LaterFormatError:

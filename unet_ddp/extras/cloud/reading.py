@@ -52,8 +52,7 @@ class FetchedAhead(Dataset[Any]):
         dataset, paths = self.dataset, list[Path]()
         store = cast("DiskStore | None", dataset.store)  # samples in memory are of files here
         for epoch, index in [*keys, *following]:
-            row = dataset.draw(epoch, index)[0] if dataset.draw else index
-            pair = self.pairs.to_read(row)
+            pair = self.pairs.to_read(dataset.draw(epoch, index)[0] if dataset.draw else index)
             with suppress(OSError):  # a missing file, which reading it will say
                 if store is None or not store.holds(pair):
                     paths += pair.image, pair.mask

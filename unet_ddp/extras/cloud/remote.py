@@ -112,8 +112,8 @@ def working_folder(place: Path) -> Path:
     refuse_web(place, "--checkpoints")
     cache = cache_folder(warns=False)
     if cache is None:
-        advice = "name a folder that only you may write to with XDG_CACHE_HOME"
         raise UserError(
-            f"{place}: its files are written to the user's cache folder first; {advice}"
+            f"{place}: its files are written to the user's cache folder first; name a folder that only you may "
+            "write to with XDG_CACHE_HOME"
         )
     return cache / "runs" / f"{place.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:16]}"

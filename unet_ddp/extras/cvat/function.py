@@ -55,8 +55,7 @@ class Function:
         prediction = self.predictor(image)
         found = list(find_objects(prediction))
         if context.conf_threshold:
-            confidences = measure_confidences(prediction, found)
-            pairs = zip(found, confidences, strict=True)
+            pairs = zip(found, measure_confidences(prediction, found), strict=True)
             found = [each for each, share in pairs if share >= context.conf_threshold]
         if context.conv_mask_to_poly:
             check_installed("rasterio", "geo", "polygons for CVAT")
@@ -76,8 +75,7 @@ def find_objects(prediction: Prediction) -> Iterator[FoundObject]:
             for number, window in enumerate(ndimage.find_objects(numbers), start=1):
                 if window is not None:
                     pixels = numbers[window] == number
-                    class_id = int(regions.ids[window][pixels][0])
-                    yield FoundObject(class_id, window, pixels)
+                    yield FoundObject(int(regions.ids[window][pixels][0]), window, pixels)
 
 
 def measure_confidences(prediction: Prediction, found: list[FoundObject]) -> list[float]:

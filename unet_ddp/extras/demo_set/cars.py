@@ -210,8 +210,7 @@ def _draw_wheels(picture: Picture, car: Car, side: float, *, is_near: bool) -> N
             picture.paint(disc(0.66 * car.wheel, 0.01), (158, 160, 164))
             for spoke in range(5):
                 wedge = disc(0.58 * car.wheel, 0.02)[5 * spoke : 5 * spoke + 3]
-                hub = disc(0.0, 0.02)[:1]
-                picture.paint(np.concatenate([hub, wedge]), (62, 63, 66))
+                picture.paint(np.concatenate([disc(0.0, 0.02)[:1], wedge]), (62, 63, 66))
 
 
 def _draw_cabin(picture: Picture, car: Car, near: float) -> None:

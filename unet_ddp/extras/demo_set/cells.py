@@ -29,8 +29,7 @@ _VISIBLE = 0.8  # of a nucleus, at least
 def draw_nuclei(index: int) -> tuple[Image.Image, Image.Image]:
     """Draw a grey image, and its mask of 16 bit with the numbers of the nuclei."""
     random = default_rng([index, 0xCE11])
-    greys = random.uniform(20, 50, (2, 1))
-    pixels = draw_background(random, greys)[..., 0]
+    pixels = draw_background(random, random.uniform(20, 50, (2, 1)))[..., 0]
     for _ in range(random.integers(2, 5)):  # out of focus
         x, y = draw_point(random)
         pixels += 25 * _fade(x, y, random.uniform(6, 12))
@@ -39,8 +38,7 @@ def draw_nuclei(index: int) -> tuple[Image.Image, Image.Image]:
     for _ in range(random.integers(10, 26)):
         x, y = _place(random, centres)
         shape = Image.new("1", (WIDTH, HEIGHT))
-        outline = draw_outline(random, _RADII, 0.2)
-        ImageDraw.Draw(shape).polygon(to_polygon(outline, x, y), fill=1)
+        ImageDraw.Draw(shape).polygon(to_polygon(draw_outline(random, _RADII, 0.2), x, y), fill=1)
         inside = np.asarray(shape)
         free = inside & (numbers == 0)
         if free.sum() < max(_VISIBLE * inside.sum(), _RADII[0] ** 2):
@@ -52,8 +50,7 @@ def draw_nuclei(index: int) -> tuple[Image.Image, Image.Image]:
         pixels[free] += (random.uniform(90, 180) * body)[free]
     sharp = to_image(pixels)
     blurred = np.asarray(sharp.filter(ImageFilter.GaussianBlur(0.6)), np.float64)
-    noise = random.normal(0, 4, blurred.shape)
-    return to_image(blurred + noise), Image.fromarray(numbers)
+    return to_image(blurred + random.normal(0, 4, blurred.shape)), Image.fromarray(numbers)
 
 
 def _place(random: Generator, centres: list[Point]) -> Point:

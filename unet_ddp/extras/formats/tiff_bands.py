@@ -211,8 +211,10 @@ class TiffBandsFile(BandsFile):
 
 def _describe(page: Any) -> str:
     """Return size, bands and type of a page in words."""
-    size = f"{page.imagewidth}x{page.imagelength}"
-    return f"{size} with {count_of(page.samplesperpixel, 'band')} of {bits_of(str(page.dtype))}"
+    return (
+        f"{page.imagewidth}x{page.imagelength} with {count_of(page.samplesperpixel, 'band')} of "
+        f"{bits_of(str(page.dtype))}"
+    )
 
 
 def read_axes(tiff: Any) -> dict[str, int]:

@@ -197,6 +197,5 @@ class MapRows:
         self._file.check_rows(bottom - top)
         columns = columns or range(self.width)
         window = (top, bottom), (columns.start, columns.stop)
-        stored = self._file.read_bands(self._bands, window)
-        pixels = stored.astype(self._wanted.dtype, copy=False)
+        pixels = self._file.read_bands(self._bands, window).astype(self._wanted.dtype, copy=False)
         return fit_pixels(pixels, self._wanted, (bottom - top, len(columns)), self._file.path)[0]

@@ -42,8 +42,9 @@ def choose_sizes(groups: Groups, given: Sequence[int]) -> list[int]:
     if count < images:
         found = f"{count} groups of {found}"
     if count < _FEWEST:
-        advice = "label more, or count images with --group-pattern '(.+)'"
-        raise UserError(f"{found}: a curve takes at least {_FEWEST}; {advice}")
+        raise UserError(
+            f"{found}: a curve takes at least {_FEWEST}; label more, or count images with --group-pattern '(.+)'"
+        )
     is_few = not given and count * _SHARES[0] < 1
     if is_few or len(sizes) < _FEWEST or sizes[-1] > count:
         example = sorted({1, 2, round(0.6 * count), count})

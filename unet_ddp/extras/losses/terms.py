@@ -73,5 +73,4 @@ def lovasz_sums(batch: Batch) -> Tensor:
     weights = torch.where(total.squeeze(2) > 0, batch.weights, 0.0)  # (N, C)
     sums = (weights * (errors * raised).sum(2)).sum(1)
     losses = sums / weights.sum(1).clamp(min=1e-8)  # (N,)
-    images = (~ignored).any(2).sum()
-    return torch.stack([losses.sum(), images.to(losses.dtype)])
+    return torch.stack([losses.sum(), (~ignored).any(2).sum().to(losses.dtype)])

@@ -202,8 +202,7 @@ class ObjectLabels(Labels):
         """Return a mask in which an object that pixels without data have cut is several."""
         from skimage.measure import label
 
-        numbers = label(mask, connectivity=1).astype(np.int32)
-        return self.join_values(self.ids_of(mask), numbers)
+        return self.join_values(self.ids_of(mask), label(mask, connectivity=1).astype(np.int32))
 
     def layer(self, mask: Mask) -> Ids:
         """Return the class ids (H, W) where a neighbour has another number, 0 elsewhere."""

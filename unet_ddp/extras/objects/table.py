@@ -54,8 +54,7 @@ class ObjectTable(_Table):
             centre = f"{x + 0.5:.2f}", f"{y + 0.5:.2f}"
             top, left, bottom, right = region.bbox
             mean = "" if extent is None else f"{region.intensity_mean / 255:.4f}"
-            row = *about, *centre, left, top, right, bottom, mean
-            rows.append(format_row(row))
+            rows.append(format_row((*about, *centre, left, top, right, bottom, mean)))
         return "\n".join(rows)
 
 

@@ -170,8 +170,7 @@ def open_onnx(
     if backend.runtime not in facts.runtimes:
         scored = ", ".join(facts.runtimes)
         note = f"warning: {note}, where its masks were not compared with its checkpoint's; that was in {scored}"
-    content = Path(os.fspath(path)).read_bytes()
-    digest = hashlib.sha256(content).hexdigest()
+    digest = hashlib.sha256(Path(os.fspath(path)).read_bytes()).hexdigest()
     pixels = facts.preprocessing
     return LoadedModel(backend, facts.labels, pixels, facts.threshold, [note], digest=digest)
 

@@ -291,5 +291,4 @@ def _candidates(job: Job, graph: Any) -> Iterator[tuple[Any, list[str]]]:
         yield graph, []
         return
     run = job.saved, job.source, job.model
-    images = read_calibration(job.config.calibration, *run)
-    yield from quantised(graph, images)
+    yield from quantised(graph, read_calibration(job.config.calibration, *run))

@@ -76,8 +76,7 @@ def open_run(session: Any, path: Path, runtime: str) -> Run:
 
 def open_openvino(path: Path, precision: str = "f32") -> Run:
     """Return a file run by OpenVINO, in f32 or bf16 where it is not in int8."""
-    openvino = import_extra("openvino", "openvino", path)
-    core = openvino.Core()
+    core = import_extra("openvino", "openvino", path).Core()
     options = {
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "INFERENCE_PRECISION_HINT": precision,  # bfloat16 otherwise, where the CPU has it

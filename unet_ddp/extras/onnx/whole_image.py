@@ -170,8 +170,7 @@ def _resize(network: Any, model: LoadedModel, last: nn.Module, given: str) -> li
     image, logits = noise(pixels, TRACED), torch.zeros(2, model.labels.num_classes, 38, 54)
     before = trace(Shrink(pixels), [image], [PIXEL_AXES], inputs=["image"], outputs=["pixels"])
     axes, taken = [LOGIT_AXES, PIXEL_AXES], ["logits", "image"]
-    after = trace(last, [logits, image], axes, inputs=taken, outputs=[given])
-    return [before, network, after]
+    return [before, network, trace(last, [logits, image], axes, inputs=taken, outputs=[given])]
 
 
 def add_qgis_steps(network: Any, model: LoadedModel) -> Any:

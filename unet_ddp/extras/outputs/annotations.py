@@ -60,8 +60,7 @@ class CocoFile(_Annotations):
     def record(self, image: ImageFiles, prediction: Prediction) -> str:
         """Return JSON without its first brace, and ids: a line for the image, and one for each object."""
         height, width = prediction.size
-        about = {"file_name": image.name, "width": width, "height": height}
-        lines: list[dict[str, Any]] = [about]
+        lines: list[dict[str, Any]] = [{"file_name": image.name, "width": width, "height": height}]
         for k, ring, area in find_outlines(prediction.mask, self.labels):
             points = np.array(ring)
             corner = points.min(axis=0)

@@ -51,8 +51,9 @@ class Polygons(Output):
                 if place and place.crs:
                     places[place.crs] = place
         if None in owners and len(owners) > 1:
-            fault = f"{owners[None]} has no map coordinates; predict it apart"
-            raise UserError(f"--polygons {self.path}: {fault}")
+            raise UserError(
+                f"--polygons {self.path}: {owners[None]} has no map coordinates; predict it apart"
+            )
         if "" in owners:
             raise UserError(f"--polygons {self.path}: {owners['']} has {_NO_CRS}")
         for crs, place in places.items():
@@ -79,8 +80,7 @@ def _to_map(features: list[dict[str, Any]], place: Any) -> None:
     if not rings:
         return
     points = place.to_degrees(np.concatenate(rings)).round(_DIGITS)  # (N, 2)
-    ends = np.cumsum([len(ring) for ring in rings])[:-1]
-    moved = np.split(points, ends)
+    moved = np.split(points, np.cumsum([len(ring) for ring in rings])[:-1])
     if place.is_upright:  # y upward mirrors rings, which then run the other way round
         moved = [ring[::-1] for ring in moved]
     rest = iter(moved)

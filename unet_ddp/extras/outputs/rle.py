@@ -31,8 +31,7 @@ class RunLengths(Output):
 
     def record(self, image: ImageFiles, prediction: Prediction) -> str:
         """Return an image's row."""
-        lengths = encode_rle(prediction.mask, self.config.rle_order)
-        return format_row((image.name, lengths))
+        return format_row((image.name, encode_rle(prediction.mask, self.config.rle_order)))
 
 
 def encode_rle(ids: Mask, order: str) -> str:

@@ -110,8 +110,7 @@ def main(argv: Sequence[str], parts: DataParts) -> int:
         shards = write_pack(folder, data, config.data, workers=workers, shard_mb=config.shard_size)
     pairs, files = count_of(len(data.table.pairs), "pair"), count_of(len(shards), "shard")
     size = sum(shard.size for shard in shards) / 1e9
-    gone = dict.fromkeys(_IN_PACK)
-    flags = shlex.join(as_argv(config, {}, **gone, images=str(output)))
+    flags = shlex.join(as_argv(config, {}, **dict.fromkeys(_IN_PACK), images=str(output)))
     print_lines(
         f"packed {pairs} into {files} of {size:.2f} GB in all; train on them with: train.py {flags}"
     )
@@ -234,8 +233,7 @@ def _write_shards(
             name = shard_name(number, attempt)
             begun.append(name)
             address = output / name if isinstance(output, Url) else None
-            chosen = replace(members, pairs=members.pairs[rows])
-            yield ShardJob(chosen, folder / name, address)
+            yield ShardJob(replace(members, pairs=members.pairs[rows]), folder / name, address)
 
     shards = []
     with (

@@ -40,8 +40,10 @@ def new_pack(output: Path) -> Iterator[Path]:
         return
     check_new_folder(output)
     if output.is_symlink() or os.path.ismount(output) or output.absolute() == Path.cwd():
-        reason = "is a link, a mount point or the working folder, whose place no pack can take"
-        raise UserError(f"{output}: {reason}; name a new folder in it with --output")
+        raise UserError(
+            f"{output}: is a link, a mount point or the working folder, whose place no pack can take; name a new "
+            "folder in it with --output"
+        )
     for other in sorted(output.parent.glob(f".{escape(output.name)}.{'?' * 8}/")):
         print_lines(
             f"warning: {other}: an attempt that did not finish; delete it, unless it still runs"
@@ -95,5 +97,6 @@ def new_file(path: Path) -> Iterator[Path]:
         try:
             put(path, file, replaces=False)
         except FileExistsError:
-            reason = "another pack was put there; use another --output"
-            raise UserError(f"{path.parent}: {reason}") from None
+            raise UserError(
+                f"{path.parent}: another pack was put there; use another --output"
+            ) from None

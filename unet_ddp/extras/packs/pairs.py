@@ -153,8 +153,7 @@ class PackedPairs(RemotePairs):
         if column not in self.pack.columns:
             return repeat("", len(self))
         if column == "side":
-            sides = self.pack.columns["side"][:][self.rows].tolist()
-            return (SIDES[side] for side in sides)
+            return (SIDES[side] for side in self.pack.columns["side"][:][self.rows].tolist())
         return self.pack.texts(column, self.rows)
 
     def select(self, chosen: NDArray[np.bool_]) -> PackedPairs:
@@ -236,8 +235,9 @@ def open_pack(folder: Path) -> PackedPairs:
     """
     pack = _open(folder)
     if pack.index.readers and not own_readers():
-        flag = f"--reader {' '.join(pack.index.readers)}"
-        raise UserError(f"{folder}: was packed with {flag}; give it again")
+        raise UserError(
+            f"{folder}: was packed with --reader {' '.join(pack.index.readers)}; give it again"
+        )
     return pack.pairs
 
 

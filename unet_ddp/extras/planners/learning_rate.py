@@ -82,8 +82,7 @@ def choose_rate(points: Sequence[Point]) -> float:
     losses = [loss for _, loss in points]
     smooth = []
     for k in range(len(losses)):
-        near = losses[max(0, k - _REACH) : k + _REACH + 1]
-        smooth.append(median(near))
+        smooth.append(median(losses[max(0, k - _REACH) : k + _REACH + 1]))
     half = (smooth[0] + min(smooth)) / 2
     fallen = smooth.index(min(smooth))
     while fallen > 0 and smooth[fallen - 1] <= half:

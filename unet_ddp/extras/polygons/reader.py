@@ -54,8 +54,7 @@ class PolygonFile(BandsFile):
         self, rows: slice = WHOLE, columns: slice = WHOLE
     ) -> tuple[Features, NDArray[np.int32]]:
         """Return the features in some rows and columns, and the code of each, see `find_codes`."""
-        bounds = self.grid.find_bounds(rows, columns)
-        features = self.layer.find(bounds, self._mask.class_field)
+        features = self.layer.find(self.grid.find_bounds(rows, columns), self._mask.class_field)
         return features, find_codes(self.layer, features, self._mask)
 
     def read_window(self, rows: slice, columns: slice) -> NDArray[Any]:

@@ -82,8 +82,7 @@ class Rank(Output):
             shown = f"{uncertainty:.4f}"
             likeness = thumbnails[: len(paths)] @ own
             if likeness.max(initial=0) > ALIKE:
-                twin = paths[int(likeness.argmax())]
-                late.append((path, shown, twin))
+                late.append((path, shown, paths[int(likeness.argmax())]))
                 continue
             thumbnails[len(paths)] = own
             paths.append(path)

@@ -103,8 +103,7 @@ def compare(places: Sequence[Path], output: Path) -> list[str]:
     names = Counter(run.name for run in found.values())
     runs = []
     for place, run in found.items():
-        name = run.name if names[run.name] == 1 else str(folder_of(place))
-        runs.append(run._replace(name=name))
+        runs.append(run._replace(name=run.name if names[run.name] == 1 else str(folder_of(place))))
     runs.sort(key=lambda run: (not run.scores, run.chosen_by, -find_best(run.history)[1]))
     table, remarks = tabulate(runs), [*average(runs), *_warn_of_images(runs)]
     notes = [remark.removeprefix("warning: ") for remark in remarks]
@@ -131,8 +130,7 @@ def _warn_of_images(runs: Sequence[Run]) -> list[str]:
         rest = [run for run in rest if run not in found]
     if not rest:
         return []
-    others = {run.name: run.folder for run in rest}
-    return [describe_others(known[0].name, known[0].folder, others)]
+    return [describe_others(known[0].name, known[0].folder, {run.name: run.folder for run in rest})]
 
 
 def _have_one_split(one: Run, other: Run) -> bool:

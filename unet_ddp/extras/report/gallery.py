@@ -109,8 +109,7 @@ def _draw_layers(
     """Return the pictures to lay over a photo, from masks (H, W) at the image's own size."""
     size = photo.height, photo.width
     truth, predicted = resize_nearest(truth, size), resize_nearest(predicted, size)
-    num_classes = 1 + len(labels.foreground)
-    wrong = difference(labels.ids_of(truth), labels.ids_of(predicted), num_classes)
+    wrong = difference(labels.ids_of(truth), labels.ids_of(predicted), 1 + len(labels.foreground))
     colours = class_colours(labels)
     return {
         "truth": draw_layer(labels.layer(truth), colours),

@@ -189,8 +189,7 @@ def write_samples(
         sample = dataset.read(k)
         image = sample.image[0].numpy()  # (h, w, C)
         prediction = predictor.predict_batch([image], [image.shape[:2]])[0]
-        truth = sample.mask[0].numpy()
-        shown = [predictor.labels.layer(mask) for mask in (truth, prediction.mask)]
+        shown = [predictor.labels.layer(mask) for mask in (sample.mask[0].numpy(), prediction.mask)]
         samples.append((image, shown[0], shown[1]))
     with write_errors(path), replacing(path, durable=True) as temporary:
         draw_samples(samples, predictor.labels, temporary)

@@ -38,8 +38,7 @@ def find_classes(table: Table, labels: Labels, pairs: Pairs) -> Ids:
         ids = labels.to_ids(values, table.pairs[rows.start].mask)
         is_class = ids != IGNORE_ID
         place, ids = place[keep][is_class], ids[is_class]
-        bit = (128 >> (place & 7)).astype(np.uint8)
-        np.bitwise_or.at(bits, (ids, place >> 3), bit)
+        np.bitwise_or.at(bits, (ids, place >> 3), (128 >> (place & 7)).astype(np.uint8))
     return bits
 
 
@@ -84,7 +83,6 @@ class ClassDraw:
         place = int(generator.integers(self.ends[drawn, -1]))  # among the images that have it
         chunk = int(np.searchsorted(self.ends[drawn], place, side="right"))
         first = chunk * _CHUNK
-        bits = self.bits[drawn, first : first + _CHUNK]
-        images = np.flatnonzero(np.unpackbits(bits))
+        images = np.flatnonzero(np.unpackbits(self.bits[drawn, first : first + _CHUNK]))
         image = images[place - self.ends[drawn, chunk]]  # counted from the chunk's end
         return 8 * first + int(image), drawn

@@ -132,8 +132,10 @@ def _plan(job: Job, files: ImageFiles) -> tuple[Parts, list[PartKey]] | Outcome:
     missing = [key for key in parts.keys if not parts.path(key).exists()]
     total = len(parts.keys)
     if len(missing) < total:
-        kept = f"{total - len(missing)} of {count_of(total, 'part')}"
-        print_lines(f"{files.image}: keeping {kept}, which a job that stopped has predicted")
+        print_lines(
+            f"{files.image}: keeping {total - len(missing)} of {count_of(total, 'part')}, which a job that stopped "
+            "has predicted"
+        )
     return parts, missing
 
 
@@ -208,8 +210,7 @@ def _predict_parts(
         bands = predict_part(job.predictor, scene, rows, columns, threads=threads)
         for key, own, ids in zip(keys, heights, _cut(bands, map(len, heights)), strict=True):
             if marks:
-                at = own.start, columns.start
-                scene.file.mark_nodata(ids, IGNORE_ID, at)
+                scene.file.mark_nodata(ids, IGNORE_ID, (own.start, columns.start))
             yield key, ids
 
 

@@ -60,8 +60,7 @@ class Service:
             HTTPException: the server starts or stops.
         """
         if self._queue is None or self.state != "ready":
-            told = f"the server is {self.state}; try again"
-            raise HTTPException(503, told, {"Retry-After": "1"})
+            raise HTTPException(503, f"the server is {self.state}; try again", {"Retry-After": "1"})
         return self._queue
 
     @queue.setter

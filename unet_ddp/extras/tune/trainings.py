@@ -51,8 +51,7 @@ def as_argv(config: TrainConfig, drawn: Mapping[str, Any], **other: Any) -> list
         if isinstance(value, bool):
             words.append(as_flag(name if value else f"no_{name}"))
             continue
-        parts = value if isinstance(value, (list, tuple)) else [value]
-        first, *more = map(str, parts)
+        first, *more = map(str, value if isinstance(value, (list, tuple)) else [value])
         flag = as_flag(name)
         if first.startswith("-"):
             words.append(f"{flag}={first}")
@@ -105,8 +104,7 @@ def was_stopped(status: int) -> bool:
 def last_words(place: Path, config: TrainConfig) -> str:
     """Return the last line that the training in the folder `place` has printed."""
     said = Path(f"{place}.log").read_text(encoding="utf-8", errors="replace")
-    reason = said.strip().rpartition("\n")[2]
-    return name_recipe(reason, config.launch.config, config.recipe)
+    return name_recipe(said.strip().rpartition("\n")[2], config.launch.config, config.recipe)
 
 
 def check_settings(

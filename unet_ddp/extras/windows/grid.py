@@ -50,8 +50,7 @@ def find_windows(scenes: Pairs, config: DataConfig, report: Report) -> Pairs:
     plan = partial(plan_scene, config=config)
     with ThreadPoolExecutor(usable_cores(logical=True)) as pool:
         planned = pool.map(plan, scenes)
-        bar = tqdm(planned, "windows", len(scenes), leave=False, disable=hides_bars())
-        grids = list(bar)
+        grids = list(tqdm(planned, "windows", len(scenes), leave=False, disable=hides_bars()))
     report.add_problems([grid.fault for grid in grids if grid.fault])
     groups = _name_groups(scenes, config)
     found = [pair for grid in grids for pair in _list_pairs(grid, config, groups)]
@@ -177,8 +176,7 @@ def has_data(pair: Pair, window: Window, nodata: float | None) -> bool:
         if isinstance(scene, MapWindows):
             if scene.is_masked(window.rows, window.columns):
                 return False
-            some = scene.read_window(window.rows, window.columns, _LOOK)
-            if _shows(some, header, nodata):
+            if _shows(scene.read_window(window.rows, window.columns, _LOOK), header, nodata):
                 return True
         return _shows(WindowFile(window.of(pair.image)).read(wanted), header, nodata)
     except UserError:

@@ -53,11 +53,9 @@ def write_png(
     if palette:
         _write_chunk(file, b"PLTE", palette[: 3 << depth])
     # Z_RLE finds runs of equal bytes: equal pixels, unless a pixel has three.
-    strategy = zlib.Z_DEFAULT_STRATEGY if colours else zlib.Z_RLE
-    compressor = zlib.compressobj(1, strategy=strategy)
+    compressor = zlib.compressobj(1, strategy=zlib.Z_DEFAULT_STRATEGY if colours else zlib.Z_RLE)
     for band in bands:
-        rows = _pack(band, depth)
-        compressed = compressor.compress(rows.data)
+        compressed = compressor.compress(_pack(band, depth).data)
         if compressed:
             _write_chunk(file, b"IDAT", compressed)
     _write_chunk(file, b"IDAT", compressor.flush())

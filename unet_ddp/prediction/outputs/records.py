@@ -76,8 +76,7 @@ class Records:
         """Write the file of all images, on rank 0."""
         self._files[0].seek(0)
         while True:
-            piece = b"" if world.is_main else self._files[0].read(PIECE)
-            pieces = world.gather(piece)
+            pieces = world.gather(b"" if world.is_main else self._files[0].read(PIECE))
             if not any(pieces):
                 break
             world.on_main(partial(self._keep, pieces))
