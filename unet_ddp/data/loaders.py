@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ from unet_ddp.distributed.stop_signal import ignore_signals_in_worker
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError, count_of
 from unet_ddp.files import temporary_folder
+
+# Of more reading processes than cores: the run's own line has their number.
+warnings.filterwarnings("ignore", "This DataLoader will create")
 
 OpenCache = Callable[[TrainConfig, Labels, ImageFormat, World], DiskStore | None]
 """Returns a cache of decoded samples; None if there can be none."""
