@@ -157,6 +157,34 @@ def test_masks_that_look_alike_are_the_same_classes_in_grey_and_with_a_palette(
         np.testing.assert_array_equal(found, shown[pairs[index].name])
 
 
+@pytest.mark.parametrize(
+    ("colours", "grey", "flags"),
+    [
+        ([(255, 255, 255), (255, 0, 0)], 255, {"mask_threshold": 0}),  # a red object on white
+        ([(255, 255, 255), (255, 0, 0)], 1, {"mask_threshold": 0}),
+        ([(255, 255, 255), (0, 0, 0)], 1, {}),
+        ([(255, 255, 255), (0, 0, 0)], 1, {"mask_threshold": 0}),
+        ([(255, 255, 255), (0, 0, 0)], 1, {"ignore_index": 255}),
+        ([(0, 0, 0), (255, 255, 255)], 1, {"ignore_index": 255}),
+    ],
+)
+def test_palettes_of_other_colours_than_the_grey_ones_are_compared_by_index(
+    tmp_path: Path, colours: Any, grey: int, flags: dict[str, Any]
+) -> None:
+    """Also if some pixels of the grey masks are void, which is as white as an object may be."""
+    make_set(tmp_path, 8)
+    for number, path in enumerate(sorted((tmp_path / "masks").iterdir())):
+        ids = (np.asarray(Image.open(path)) > 0).astype(np.uint8)
+        if number % 2:
+            palette_of(colours)(ids, path)
+        else:
+            ids *= np.uint8(grey)
+            ids[:1] = flags.get("ignore_index", ids[:1])
+            Image.fromarray(ids).save(path)
+    labels = prepared(tmp_path, **flags).labels
+    assert not labels.rgb and labels.num_classes == 2
+
+
 VOC = [(0, 0, 0), (128, 0, 0), (0, 128, 0), (128, 128, 0)]
 
 

@@ -52,9 +52,13 @@ def _find_coloured(masks: Sequence[MaskMetadata], config: DataConfig) -> list[bo
 
 
 def _differ_by_value(masks: Sequence[MaskMetadata], config: DataConfig) -> bool:
-    """Return whether a colour has an index in palettes and another value in grey, which are two classes."""
+    """Return whether a colour has an index in palettes and another value in grey, which are two classes.
+
+    The colours in use must be the same ones on both sides: a class id in grey looks nearly black, and is none. Soft
+    masks have further greys. A value to ignore may be an index, or a grey.
+    """
     have_palettes = {mask.header.palette is not None for mask in masks}
-    if len(have_palettes) < 2 or called(config, "label_rules"):
+    if len(have_palettes) < 2 or called(config, "label_rules") or config.ignore_index is not None:
         return False
     greys, palettes = set[tuple[int, int]](), set[tuple[int, int]]()  # colours and values in use
     for mask in masks:
@@ -64,7 +68,10 @@ def _differ_by_value(masks: Sequence[MaskMetadata], config: DataConfig) -> bool:
         colours = list_colours(header.palette, header.bits)
         used = greys if header.palette is None else palettes
         used.update((int(colours[value]), value) for value in mask.values)
-    return len(greys) > 1 and any(  # black alone may be any background
+    grey, shown = ({colour for colour, _ in used} for used in (greys, palettes))
+    is_soft = config.mask_threshold is not None or config.round_masks
+    agree = grey == shown or (is_soft and shown <= grey)
+    return agree and any(
         colour == other and are_two_classes(value, index, config)
         for colour, value in greys - palettes
         for other, index in palettes
