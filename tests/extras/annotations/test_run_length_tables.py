@@ -152,6 +152,29 @@ def test_an_image_without_object_needs_no_class(here: Path) -> None:
     assert read_mask(Path("out/a.png")).any() and not read_mask(Path("out/sub/b.png")).any()
 
 
+@pytest.mark.parametrize("word", ["nan", "None", "", "-1"])
+def test_a_word_for_no_value_is_none_in_each_column(
+    here: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    """What pandas writes of an image without object: the word is no size, and no class."""
+    rows = f"a.png,3,1 6,{word},{word}\nb.png{f',{word}' * 4}\n"
+    assert run(f"ImageId,ClassId,EncodedPixels,Height,Width\n{rows}") == 0
+    assert "classes background, 3\n" in capsys.readouterr().out
+    assert read_mask(Path("out/a.png")).any() and not read_mask(Path("out/sub/b.png")).any()
+
+
+@pytest.mark.parametrize("row", ["3,1 2 3,6,8", "3,x,6,8", "3,1 6,x,8", ",1 6,6,8"])
+def test_a_bad_row_of_an_image_that_is_left_out_is_left_out(
+    here: Path, row: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"ImageId,ClassId,EncodedPixels,Height,Width\na.png,3,1 6,6,8\ngone.png,{row}\n"
+    assert run(text, "--skip-missing") == 0
+    assert "1 annotated images are not in --images: left out\n" in capsys.readouterr().out
+    assert read_mask(Path("out/a.png")).any()
+    assert run(text, "-o", "other") == 2
+    assert "image 'gone.png' is not in imgs" in capsys.readouterr().err
+
+
 def test_an_object_of_many_runs_is_read(here: Path) -> None:
     """Longer than the cells of other tables may be."""
     Image.new("RGB", (800, 200)).save("imgs/a.png")

@@ -60,7 +60,7 @@ def open_annotations(
         return open_rois(rois)
     kind = "" if path.is_dir() else describe_content(path)
     if suffix in (".csv", ".tsv") or (kind == "a CSV file" and suffix != ".json"):
-        return open_run_lengths(path, rle_order)
+        return open_run_lengths(path, images, rle_order)
     if suffix == ".xml" or kind == "an XML file":
         return AnnotationSet(list_labels(path), partial(read_cvat, path))
     if path.is_dir():

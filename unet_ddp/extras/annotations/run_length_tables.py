@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from unet_ddp.data.masks import Size
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
 from unet_ddp.extras.annotations.fields import Fields
+from unet_ddp.extras.annotations.masks import NameFinder
 from unet_ddp.extras.annotations.regions import Patch
 
 _IMAGES = ("img", "image", "imageid", "filename", "file", "imagename", "name", "id")
@@ -53,8 +54,10 @@ class _Row(NamedTuple):
     runs: NDArray[np.int64]  # start, length and so on
 
 
-def open_run_lengths(path: Path, order: str | None) -> AnnotationSet:
+def open_run_lengths(path: Path, images: Mapping[str, Path], order: str | None) -> AnnotationSet:
     """Return the annotations in a table; `order` is rows or columns, None for that of its challenge.
+
+    Rows of other images than `images` are not checked: they may be left out.
 
     Raises:
         UserError: it has no columns of images and run lengths.
@@ -70,7 +73,8 @@ def open_run_lengths(path: Path, order: str | None) -> AnnotationSet:
     if order is None:
         is_carvana = {heading[columns.image], heading[columns.runs]} == {*_OF_CARVANA}
         order = "rows" if is_carvana else "columns"
-    found = [_parse_row(path, line, cells, columns) for line, cells in rows]
+    find = cache(NameFinder(images).find)
+    found = [_parse_row(path, line, cells, columns, find) for line, cells in rows]
     labels = dict.fromkeys(sorted({row.label for row in found} - {""}, key=_label_order), "")
     notes = [f"run lengths count pixels along the {order}; if the masks are wrong, use --rle-order"]
     odd = next((row.line for row in found if _overlap(row.runs)), None)
@@ -97,27 +101,34 @@ def _find_columns(heading: list[str]) -> _Columns | None:
     return _Columns(image, runs, first(_CLASSES), sides, heading[image] in _BOTH)
 
 
-def _parse_row(path: Path, line: int, cells: list[str], columns: _Columns) -> _Row:
-    if len(cells) <= columns.image:
-        raise UserError(f"{path}: line {line} names no image")
-    image, runs = cells[columns.image].strip(), ""
-    if len(cells) > columns.runs:
-        runs = cells[columns.runs].strip()
-    label = _ONLY_CLASS
+def _parse_row(
+    path: Path,
+    line: int,
+    cells: list[str],
+    columns: _Columns,
+    find: Callable[[str], str | None],
+) -> _Row:
+    """Return a row; nothing but its names if `find` finds no image."""
+
+    def read(place: int) -> str:
+        return cells[place].strip() if place < len(cells) else ""
+
+    def read_value(place: int) -> str:
+        return "" if read(place).lower() in _NOTHING else read(place)
+
+    image, runs, label = read(columns.image), read_value(columns.runs), _ONLY_CLASS
     if columns.has_both:
         image, _, label = image.rpartition("_")
-    elif columns.label is not None and columns.label < len(cells):
-        label = cells[columns.label].strip()
-    if runs.lower() in _NOTHING:
-        runs = ""
+    elif columns.label is not None:
+        label = read(columns.label) if runs else read_value(columns.label)
+    if image and find(image) is None:
+        return _Row(line, image, None, label, _parse_runs("", ""))
     if not image or (runs and not label):
         raise UserError(f"{path}: line {line} names no image, or no class")
-    sides = {
-        side: cells[place].strip() for side, place in columns.sides.items() if place < len(cells)
-    }
-    size = Fields({side: text or None for side, text in sides.items()}, f"line {line}")
+    sides = {side: read_value(place) or None for side, place in columns.sides.items()}
+    size = Fields(sides, f"line {line}").size("height", "width")
     numbers = _parse_runs(runs, f"image {shorten(image)}: line {line}")
-    return _Row(line, image, size.size("height", "width"), label, numbers)
+    return _Row(line, image, size, label, numbers)
 
 
 def _overlap(runs: NDArray[np.int64]) -> bool:
