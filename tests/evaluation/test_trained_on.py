@@ -12,10 +12,13 @@ from tests.ranks import call_main, call_train
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs of two folds, each with 4 of 6 images to train on; a link to the images, and a copy."""
+    """Two runs of two folds, each with 4 of 6 images to train on; a link to the images, links to each of them, and a copy."""
     folder = make_set(tmp_path_factory.mktemp("seen"), 6, size=(32, 32))
     make_set(folder / "copy", 6, size=(32, 32))
     (folder / "link").symlink_to(folder, target_is_directory=True)
+    (folder / "links").mkdir()
+    for image in (folder / "imgs").iterdir():
+        (folder / "links" / image.name).symlink_to(Path("../imgs", image.name))
     for k in (1, 2):
         argv = [*data_flags(Path()), "--width", "2", "--epochs", "1", "--fold", f"{k}/3"]
         argv += ["--workers", "0", "--model", "unet", "--device", "cpu", "--exp-name", f"fold{k}"]
@@ -29,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ((), "", "2 of these 2 images"),
         (data_flags(Path()), "4 of these 6 images", "4 of these 6 images"),
         (data_flags(Path("link")), "4 of these 6 images", "4 of these 6 images"),
+        (["--images", "links", "--masks", "masks"], "4 of these 6 images", "4 of these 6 images"),
         (data_flags(Path("copy")), "", ""),
     ],
 )

@@ -34,7 +34,9 @@ def warn_of_trained(source: Path, pairs: Pairs) -> list[str]:
 
 
 def _resolve(path: Path) -> tuple[str, str]:
-    """Return an absolute path without the links of its folder, of which many images have the same."""
+    """Return the folder and name of the file at an absolute path, which may be a link, as may its folder."""
+    if path.is_symlink():  # few are, and many images have one folder, which is resolved once
+        path = Path(os.path.realpath(path))
     return _resolve_folder(path.parent), path.name
 
 
