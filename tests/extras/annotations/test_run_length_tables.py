@@ -88,7 +88,7 @@ def test_classes_are_in_the_order_of_their_numbers(
         ("img,rle_mask\n,1 2\n", "line 2 names no image"),
         ("img,rle_mask\nc.png,1 2\n", "image 'c.png' is not in imgs"),
         ("", "its columns are ''"),
-        ("id,rle\na.png,30 4 2 4 3 8\n", "image 'a.png': line 2, each start counted from the run before as runs of line 2 overlap: run lengths from pixel 31 to 51; the image has 8x6"),
+        ("id,rle\na.png,30 4 2 4 3 8\n", "image 'a.png': line 2, each start counted from the run before as runs of line 2 overlap: run lengths from pixel 31 to 51; the image has 8x6 pixels, 1 to 48; use images of the table's size, or remove runs that are there twice"),
         ("id,rle,Height,Width\na.png,1 2,8,6\n", "image 'a.png': annotated as 6x8, the image is 8x6"),
         ("id,rle,height,width\na.png,1 2,x,6\n", "train.csv: line 2: height is 'x'; expected a whole number"),
         ("id,class,rle\na.png,,1 2\n", "line 2 names no image, or no class"),
@@ -138,6 +138,34 @@ def test_objects_that_were_joined_in_a_row_are_no_such_starts(
     inside = np.flatnonzero(read_mask(Path("out/a.png")).T.ravel()) + 1
     assert inside.tolist() == [*range(1, 7), 9, 10, *range(20, 23), *range(26, 29)]
     assert "SIIM" not in capsys.readouterr().out
+
+
+RISING = "1 2 7 2 13 2 19 2 25 2"
+OVERLAPS = {  # rows, lines that are named: all other runs rise, as places in the image do
+    "a run of one row is there twice": ([RISING] * 9 + [f"{RISING} 25 2"], "11"),
+    "a run of each row is": ([f"{RISING} 25 2"] * 5, "2, 3, 4 and 2 more"),
+    "the runs of an object come twice": ([f"{RISING} {RISING}", "31 4"], "2"),
+    "half of the rows": (["1 9 5 2 4 3", RISING], "2"),
+    "the only row of several runs": (["31 2", "13 4 13 4"], "3"),
+    "a run in another": ([RISING, RISING, "1 6 2 3 40 2"], "4"),
+    "as starts from the run before beyond the table's size": (["1 40 39 8 3 9", "31 4"], "2"),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_runs_that_overlap_in_few_places_are_drawn_where_they_are(
+    here: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Read as starts from the run before, all masks of the table would be others."""
+    rows, lines = OVERLAPS[name]
+    assert run("\n".join(["id,rle,height,width", *(f"a,{runs},6,8" for runs in rows)])) == 0
+    numbers = [int(word) for word in " ".join(rows).split()]
+    runs = zip(numbers[::2], numbers[1::2], strict=True)
+    inside = {pixel for start, length in runs for pixel in range(start, start + length)}
+    assert {*np.flatnonzero(read_mask(Path("out/a.png")).T.ravel()) + 1} == inside
+    said = capsys.readouterr().out
+    assert f"runs that overlap in one row are drawn as one object: line {lines}\n" in said
+    assert "SIIM" not in said
 
 
 @pytest.mark.parametrize("heading", ["Height,Width", "img_height,img_width"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.masks import Size
-from unet_ddp.errors import UserError, shorten
+from unet_ddp.errors import UserError, join_some, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
 from unet_ddp.extras.annotations.fields import Fields
 from unet_ddp.extras.annotations.masks import NameFinder
@@ -77,11 +78,15 @@ def open_run_lengths(path: Path, images: Mapping[str, Path], order: str | None) 
     found = [_parse_row(path, line, cells, columns, find) for line, cells in rows]
     labels = dict.fromkeys(sorted({row.label for row in found} - {""}, key=_label_order), "")
     notes = [f"run lengths count pixels along the {order}; if the masks are wrong, use --rle-order"]
-    odd = next((row.line for row in found if _overlap(row.runs)), None)
+    overlapping = [row for row in found if _overlap(row.runs)]
+    odd = _find_relative(found, overlapping)
     if odd is not None:
         notes.append(
             f"starts count from the end of the run before, as in SIIM-ACR: runs of line {odd} would overlap"
         )
+    elif overlapping:
+        lines = join_some([str(row.line) for row in overlapping], 3)
+        notes.append(f"runs that overlap in one row are drawn as one object: line {lines}")
     return AnnotationSet(labels, partial(_read_table, found, order, odd), notes)
 
 
@@ -132,10 +137,25 @@ def _parse_row(
 
 
 def _overlap(runs: NDArray[np.int64]) -> bool:
-    """Return whether any two runs overlap, so that their starts are no places in the image."""
+    """Return whether any two runs overlap, if their starts are places in the image."""
     starts, lengths = runs[::2], runs[1::2]
     order = np.argsort(starts, kind="stable")
     return bool(((starts + lengths)[order][:-1] > starts[order][1:]).any())
+
+
+def _find_relative(rows: list[_Row], overlapping: list[_Row]) -> int | None:
+    """Return a line that shows that starts count from the end of the run before; None if they are places.
+
+    Such starts are small numbers: nearly each run would begin before the end of the one before. If a few runs
+    are there twice, most rows, or most of the runs in a row, still rise. Two runs show nothing.
+    """
+    odd = [row for row in overlapping if row.runs.size > 4]
+    if 2 * len(odd) <= sum(row.runs.size > 4 for row in rows):
+        return None
+    if any(row.size is not None and row.runs.sum() > math.prod(row.size) for row in rows):
+        return None
+    falls = [row.runs[2::2] < (row.runs[::2] + row.runs[1::2])[:-1] for row in odd]
+    return odd[0].line if np.concatenate(falls).mean() > 0.5 else None
 
 
 def _read_table(rows: list[_Row], order: str, odd: int | None) -> Iterator[AnnotatedImage]:
@@ -146,17 +166,18 @@ def _read_table(rows: list[_Row], order: str, odd: int | None) -> Iterator[Annot
     images: dict[str, AnnotatedImage] = {}
     for row in rows:
         image = images.setdefault(row.image, AnnotatedImage(row.image, row.size))
-        where, starts = f"line {row.line}", row.runs[::2] - 1
+        where, starts, advice = f"line {row.line}", row.runs[::2] - 1, ""
         if odd is not None:
             where += f", each start counted from the run before as runs of line {odd} overlap"
             starts = np.cumsum(row.runs)[::2]
+            advice = "; use images of the table's size, or remove runs that are there twice"
         if row.runs.size:
-            image.add(row.label, _draw_runs, starts, row.runs[1::2], order, where=where)
+            image.add(row.label, _draw_runs, starts, row.runs[1::2], order, advice, where=where)
     yield from images.values()
 
 
 def _draw_runs(
-    starts: NDArray[np.int64], lengths: NDArray[np.int64], order: str, size: Size
+    starts: NDArray[np.int64], lengths: NDArray[np.int64], order: str, advice: str, size: Size
 ) -> Patch:
     """Return the object of runs that start at pixels, from 0 along the rows or the columns."""
     height, width = size
@@ -164,7 +185,7 @@ def _draw_runs(
     if starts.min() < 0 or lengths.min() < 0 or ends.max() > height * width:
         raise UserError(
             f"run lengths from pixel {starts.min() + 1} to {ends.max()}; the image has {width}x{height} pixels, "
-            f"1 to {height * width}"
+            f"1 to {height * width}{advice}"
         )
     steps = np.zeros(height * width + 1, np.int32)
     np.add.at(steps, starts, 1)
