@@ -293,8 +293,30 @@ def test_a_layer_of_one_colour_has_its_shape_in_the_transparency(
     layer = save(tmp_path / "m", "car/a.png") / "car/a.png"
     bands = [np.full((6, 8), value, np.uint8)] * (len(mode) - 1)
     Image.fromarray(np.dstack([*bands, alpha])).save(layer)
-    assert "classes background, car\n" in run(tmp_path / "m", images, capsys)
+    said = run(tmp_path / "m", images, capsys)
+    assert "classes background, car\n" in said
+    note = "1 masks have one colour: their objects are what is opaque\n"
+    assert (note in said) == (len({*some, others}) > 1 or others == 0)
     assert np.count_nonzero(np.asarray(Image.open(tmp_path / "out" / "a.png"))) == count
+
+
+@pytest.mark.parametrize("name", ["a.png", "c.png"])
+def test_a_black_mask_among_masks_with_values_is_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Its transparent border would make an object of it; another class may still consist of black layers."""
+    images = save(tmp_path / "i", "a.png", "b.png", "c.png")
+    save(tmp_path / "m", "car/b.png")
+    opaque = np.pad(np.full((4, 6), 255, np.uint8), 1)
+    layer = Image.fromarray(np.dstack([np.zeros((6, 8, 3), np.uint8), opaque]))
+    layer.save(tmp_path / "m" / "car" / name)
+    (tmp_path / "m" / "tree").mkdir()
+    layer.save(tmp_path / "m" / "tree" / "b.png")
+    said = run(tmp_path / "m", images, capsys)
+    assert "2 masks of 2 objects; classes background, car, tree\n" in said
+    assert "1 masks have one colour" in said
+    assert not np.asarray(Image.open(tmp_path / "out" / name)).any()
+    assert np.count_nonzero(np.asarray(Image.open(tmp_path / "out" / "b.png")) == 2) == 24
 
 
 def test_a_photograph_is_no_mask(

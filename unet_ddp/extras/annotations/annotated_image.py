@@ -28,6 +28,7 @@ class AnnotatedImage:
     size: Size | None  # at which it was annotated
     regions: list[Region] = field(default_factory=list)
     skipped: int = 0  # boxes, ellipses, lines and points
+    layers: int = 0  # masks that were read by their transparency
     several: int = 0  # objects of several classes: a region for each, of the first one last
 
     def add(

@@ -250,6 +250,7 @@ class _Import:
                 "objects are only the image's first pixel: if their outlines are in fractions of the sides, multiply x by "
                 "the width and y by the height",
             ),
+            (counts["layers"], "masks have one colour: their objects are what is opaque"),
             (counts["skipped"], "boxes, ellipses, lines or points have no outline: left out"),
             (
                 0 if self.config.overlap == "keep" else counts["several"],

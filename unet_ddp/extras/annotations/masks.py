@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -18,7 +18,7 @@ from unet_ddp.data.masks import IGNORE_ID, Size, unpack_colour
 from unet_ddp.data.matching import Report
 from unet_ddp.data.names import file_key, is_hidden, without_compound
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import Source, can_read
+from unet_ddp.data.readers.read import Source, can_read, read_mask
 from unet_ddp.data.suffixes import detect_suffix, group_masks
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.extras.annotations.annotated_image import AnnotatedImage, AnnotationSet
@@ -92,10 +92,16 @@ def _read_masks(masks: Masks, *, is_object: bool) -> Iterator[AnnotatedImage]:
     """Yield the images; each value but 0 of a mask is an object, or the mask is that of one."""
     from scipy.ndimage import find_objects
 
+    @cache
+    def has_values(label: str) -> bool:  # so that a black mask of this class is an empty one
+        paths = (path for files in masks.values() for name, path in files if name == label)
+        return any(np.ptp(read_mask(path)) for path in paths)
+
     for name, files in masks.items():
         image = AnnotatedImage(f"{name}.png", None)
         for label, path in files:
-            numbers = _read_numbers(path, is_object=is_object)
+            numbers, is_layer = _read_numbers(path, partial(has_values, label), is_object=is_object)
+            image.layers += is_layer
             height, width = numbers.shape
             if image.size is None:
                 image.size = height, width
@@ -112,8 +118,12 @@ def _read_masks(masks: Masks, *, is_object: bool) -> Iterator[AnnotatedImage]:
         yield image
 
 
-def _read_numbers(path: Path, *, is_object: bool) -> NDArray[np.int32]:
-    """Return the numbers of the objects in a mask.
+def _read_numbers(
+    path: Path, has_values: Callable[[], bool], *, is_object: bool
+) -> tuple[NDArray[np.int32], bool]:
+    """Return the numbers of the objects in a mask, and whether its transparency has their shape.
+
+    In one colour an object's shape may be what is opaque; not in black, if masks of its class have values.
 
     Raises:
         UserError: it is a photograph, or has several objects where it is that of one.
@@ -123,10 +133,11 @@ def _read_numbers(path: Path, *, is_object: bool) -> NDArray[np.int32]:
         if header.is_lossy:
             raise UserError(f"{path}: lossy compression changes values; save masks as PNG")
         numbers = number_densely(opened.mask())
-        if header.has_alpha and not np.ptp(numbers):  # of one colour: its shape may be what is seen
+        is_layer = False
+        if header.has_alpha and not np.ptp(numbers) and (numbers.any() or not has_values()):
             pixels, _ = opened.image(ImageFormat(header.channels + 1, header.dtype))
             alpha = pixels[..., -1]
-            if not alpha.all():
+            if is_layer := not alpha.all():
                 numbers = (alpha > alpha.max() // 2).astype(np.int32)
     if is_object and (count := len(np.unique(numbers[numbers > 0]))) > 1:
         raise UserError(
@@ -139,7 +150,7 @@ def _read_numbers(path: Path, *, is_object: bool) -> NDArray[np.int32]:
         raise UserError(
             f"{path}: is a picture, no mask: most pixels differ from the next one; leave only masks in the folder"
         )
-    return numbers
+    return numbers, is_layer
 
 
 def _draw_value(values: NDArray[np.int32], value: int, left: int, top: int, size: Size) -> Patch:

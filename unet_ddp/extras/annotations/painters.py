@@ -72,6 +72,7 @@ class Painter:
             elif (top, left, *pixels.shape) == (0, 0, 1, 1):
                 self.counts["first pixel"] += 1
         self.counts.update(objects=len(regions), skipped=image.skipped, several=image.several)
+        self.counts["layers"] += image.layers
         return mask
 
 
