@@ -498,3 +498,51 @@ def test_the_checkpoint_to_predict_with_is_found(tmp_path: Path) -> None:
     shared = touch("shared/model.safetensors", 0)
     assert find_model(str(shared.parent)) == shared
     assert list(list_runs(tmp_path)) == [last.parent, tmp_path, newer.parent, tmp_path / "a"]
+
+
+def test_no_checkpoint_of_an_old_run_is_read_to_find_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue: each last.pt without a best.pt was, a quarter of a second each, with every prediction."""
+    reads, read = [], torch.load
+
+    def count(path: Path, *values: Any, **how: Any) -> Any:
+        reads.append(path)
+        return read(path, *values, **how)
+
+    def write(name: str, age: int, step: int = 5) -> Path:
+        path = tmp_path / name / "last.pt"
+        path.parent.mkdir()
+        torch.save({**FORMS["ours"]({}), "position": {"epoch": 0, "step": step}}, path)
+        os.utime(path, (1e9 - age * 86400,) * 2)
+        return path
+
+    for k in range(10):
+        write(f"old{k}", 10 + k)
+    monkeypatch.setattr(torch, "load", count)
+    newest = write("newest", 1)
+    assert find_model(None, tmp_path) == newest and {*reads} == {newest}
+    failed = write("failed", 0, step=0)
+    reads.clear()
+    assert find_model(None, tmp_path) == newest and {*reads} == {failed, newest}
+    assert len(list_runs(tmp_path)) == 11  # without the failed one
+    failed.unlink()
+    (newest.parent / "metrics.csv").write_text("epoch,step\n1,5\n")
+    reads.clear()
+    assert len(list_runs(tmp_path)) == 11 and not reads  # an epoch is done
+    newest.rename(newest.with_name("best.pt"))
+    reads.clear()
+    assert len(list_runs(tmp_path)) == 11 and not reads
+
+
+def test_a_run_without_a_step_is_not_one_of_other_data_to_choose_from(tmp_path: Path) -> None:
+    """As of a start that failed, between two of the same data and day."""
+    for k, (channels, step) in enumerate([(3, 5), (1, 0), (3, 5)]):
+        path = tmp_path / str(k) / "last.pt"
+        path.parent.mkdir()
+        pixels = Preprocessing(channels, (0.0,) * channels, (1.0,) * channels, 0.5).to_dict()
+        content = {**FORMS["ours"]({}), "preprocessing": pixels}
+        content["architecture"] = Architecture("unet", channels, 2, None, 4, False).to_dict()
+        torch.save({**content, "position": {"epoch": 0, "step": step}}, path)
+        os.utime(path, (1e9 + k, 1e9 + k))
+    assert find_model(None, tmp_path) == tmp_path / "2" / "last.pt"

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 from pathlib import Path
 from shlex import quote
 
@@ -223,7 +224,7 @@ def find_model(given: str | None, folder: Path = RUNS, *, typed: str = "--model 
 def list_runs(folder: Path = RUNS) -> dict[Path, float]:
     """Return the folders of the runs in `folder`, itself among them, and when each was last saved.
 
-    The newest is the first. Runs without a step are left out if there is another one.
+    The newest is the first. Runs without a step that are newer than another one are left out.
     """
     times: dict[Path, float] = {}
     for name in ("best.pt", "last.pt"):
@@ -231,13 +232,17 @@ def list_runs(folder: Path = RUNS) -> dict[Path, float]:
             if path.is_file():
                 times[path.parent] = max(times.get(path.parent, 0.0), path.stat().st_mtime)
     runs = dict(sorted(times.items(), key=lambda item: -item[1]))
-    return {run: saved for run, saved in runs.items() if _has_steps(best_of(run))} or runs
+    trained = dropwhile(lambda run: not _has_steps(run), runs)  # reads as few as it can
+    return {run: runs[run] for run in trained} or runs
 
 
-def _has_steps(path: Path) -> bool:
-    """Return whether a checkpoint is of a network that was trained, or can't be read."""
+def _has_steps(run: Path) -> bool:
+    """Return whether the network of a run was trained, or can't be read."""
+    path, rows = best_of(run), run / "metrics.csv"
+    if path.name == "best.pt" or (rows.is_file() and rows.stat().st_size):
+        return True
     with suppress(UserError):
-        return path.name == "best.pt" or not _is_untrained(load(path, mapped=True))
+        return not _is_untrained(load(path, mapped=True))
     return True
 
 
@@ -258,11 +263,13 @@ def _check_alike(runs: Mapping[Path, float], folder: Path, typed: str) -> None:
 
 
 def _describe_data(path: Path) -> str:
-    """Return the channels and classes of a network; empty if its checkpoint can't be read."""
+    """Return the channels and classes of a network; empty if it was not trained or can't be read."""
     try:
         content = load(path, mapped=True)
         if not _is_ours(content):
             return "of another program"
+        if _is_untrained(content):
+            return ""
         about = check_content(Description, path, content)
     except UserError:
         return ""
