@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -139,24 +140,57 @@ def recorded(folder: Path, name: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "class_weights", "epochs"])
+@pytest.mark.parametrize("name", ["learning_rate", "class_weights", "epochs", "accumulate"])
 @pytest.mark.parametrize("loses", [None, "best.pt"])
 def test_a_run_with_nothing_left_to_train_keeps_the_settings_that_it_was_trained_with(
     images: list[str], tmp_path: Path, name: str, loses: str | None
 ) -> None:
     """Issue: files said 0.5, and the next start accused the user of an edit. Without best.pt, last.pt is saved."""
     assert new_run(images, tmp_path, "--epochs", "2", "--precision", "float32")[0] == 0
-    before = recorded(tmp_path, name)
+    before, batch = recorded(tmp_path, name), recorded(tmp_path, "batch_size")
     if loses:
         (tmp_path / "checkpoints" / loses).unlink()
     flag = {"learning_rate": ["--lr", "0.5"], "class_weights": ["--class-weights", "1", "77"]}
+    flag["accumulate"] = ["--accumulate", "2"]
     status, out, err = run(tmp_path, "--resume", *flag.get(name, ["--epochs", "1"]))
     assert (status, err) == (0, "") and "all epochs are done; for more, use --epochs above 2" in out
-    assert recorded(tmp_path, name) == before
+    kept = "nothing is left to train, so the files of the run keep its settings"
+    notes = out[: out.index("data: ")].splitlines()[1:]  # none on how the steps have changed
+    assert notes == [kept]
+    assert recorded(tmp_path, name) == before and recorded(tmp_path, "batch_size") == batch
     status, out, _ = run(tmp_path, "--resume")
     assert status == 0 and "config.yaml has" not in out and "changed since" not in out
     status, out, _ = run(tmp_path, "--resume", "--epochs", "3", "--lr", "0.5")
     assert status == 0 and set(recorded(tmp_path, "learning_rate").values()) == {0.5}
+
+
+def test_the_number_of_processes_does_not_change_the_files_of_a_run_with_nothing_left_to_train(
+    images: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Issue: its config.yaml had the batch of each of two, and trained on half as many images."""
+    assert new_run(images, tmp_path)[0] == 0
+    assert run(tmp_path, "--resume", "--nproc", "2")[0] == 0
+    out = capfd.readouterr().out  # of two processes
+    assert "(1 at a time on each of 2" in out and "batch size 1" not in out
+    assert set(recorded(tmp_path, "batch_size").values()) == {2}
+
+
+def test_data_that_were_moved_are_no_edit_of_a_run_with_nothing_left_to_train(
+    images: list[str], tmp_path: Path
+) -> None:
+    assert new_run(images, tmp_path)[0] == 0
+    places = {name: tmp_path / f"moved-{name}" for name in ("images", "masks")}
+    words = []
+    for name, place in places.items():
+        shutil.copytree(images[images.index(f"--{name}") + 1], place)
+        words += [f"--{name}", place.name]
+    assert run(tmp_path, "--resume", "--lr", "0.5", *words)[0] == 0
+    for name, place in places.items():
+        written = recorded(tmp_path, name)
+        assert (written["run.json"], written["config.yaml"]) == (str(place), place.name)
+    assert set(recorded(tmp_path, "learning_rate").values()) == {0.001}
+    status, out, _ = run(tmp_path, "--resume")
+    assert status == 0 and "config.yaml has" not in out
 
 
 def test_a_resumed_run_that_ends_before_its_first_step_keeps_its_settings(

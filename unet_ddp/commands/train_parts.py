@@ -17,6 +17,8 @@ from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.settings import Kind, names_of, values_of, with_values
 from unet_ddp.training.state import TrainState
 
+_OF_STEPS = "changed since: ", "batch size ", "--accumulate "  # how notes of the start begin
+
 
 def find_same_bits(config: TrainConfig, log: Callable[[str], None]) -> AbstractContextManager[None]:
     """Return a context in which equal runs have equal bits on a GPU, too, if --deterministic asks for it."""
@@ -84,15 +86,15 @@ def suit_run(
 def keep_settings(config: TrainConfig, state: TrainState, start: StartPoint) -> TrainConfig:
     """Return the settings that files and reports have.
 
-    A run with nothing left to train keeps what its checkpoint has.
-
-    Only the places of the data and the batch of each process are of this start.
+    A run with nothing left to train keeps what its checkpoint has, and no note says how its steps have changed.
+    Only the places of the data are of this start.
     """
     if start.content is None or not state.is_over:
         return config
+    start.notes[:] = [note for note in start.notes if not note.startswith(_OF_STEPS)]
     names, defaults = {*config.to_dict()}, values_of(TrainConfig())
-    typed = names & config.given
-    typed -= names_of(TrainConfig, Kind.DATA_PLACE, Kind.RUN_PLACE, Kind.PER_STEP)
+    typed = names & config.given - names_of(TrainConfig, Kind.DATA_PLACE, Kind.RUN_PLACE)
+    typed |= names_of(TrainConfig, Kind.PER_STEP)  # that of each process is known without
     kept = with_values(config, {name: defaults[name] for name in typed})
     kept = with_saved(replace(kept, given=frozenset(names - typed)), start.content["config"])
     if kept.to_dict() != config.to_dict():

@@ -63,9 +63,10 @@ class RunRecord:
             "settings": resolve_paths(config, data),
             "data": {"training": training, "validation": validation},
         }
-        self._settings_before = before.get(
-            "settings"
-        )  # the run's, until a step is done with others
+        places = names_of(type(config), Kind.DATA_PLACE)
+        self._kept = {  # the run's settings, until a step is done with others
+            name: value for name, value in before.get("settings", {}).items() if name not in places
+        }
         self._is_open = False
 
     def describe(self, metadata: Content) -> Content:
@@ -119,8 +120,8 @@ class RunRecord:
 
     def _write(self) -> None:
         content = self._content
-        if self._settings_before is not None and self._state.done == self.start["step"]:
-            content = {**content, "settings": self._settings_before}
+        if self._state.done == self.start["step"]:
+            content = {**content, "settings": {**content["settings"], **self._kept}}
         text = json.dumps(as_plain(content), indent=2, ensure_ascii=False) + "\n"
         text = text.encode("utf-8", "backslashreplace").decode()  # bytes of paths that are no text
         if (
