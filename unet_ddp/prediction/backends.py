@@ -230,7 +230,7 @@ def build_model(
     backend = TorchBackend(built, preprocessing, device, fold=fold, dtype=dtype)
     renamed = {architecture.part: model.sources[saved.part]} if saved.part in model.sources else {}
     notes = [*model.notes]
-    if notes:  # of another program's file
+    if notes and not model.run:  # of another program's file
         notes.append(f"images at scale {preprocessing.scale:g}: it contains none (--scale)")
     changes = [*find_changes(architecture.part, source, {**model.sources, **renamed})]
     return LoadedModel(

@@ -92,6 +92,21 @@ def test_onnx_is_the_network_and_predicts(here: Path, capsys: pytest.CaptureFixt
     assert "--scale 0.25: this file has its scale, 0.5" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["a.onnx"], ["--card", "card"]])
+def test_random_weights_are_not_exported_without_a_word(
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """A file of ours contains its scale: no line says another."""
+    pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+    begun = {"position": {"epoch": 0, "step": 0}, "config": {"epochs": 1}}
+    checkpoint.save(here / "a.pt", {**checkpoint.load(here / "a.pt"), **begun})
+    assert run("a.pt", *words) == 0
+    out = capsys.readouterr().out
+    assert "warning: a.pt: 0 steps trained: its weights are random\n" in out
+    assert "images at scale" not in out
+
+
 def test_the_exported_network_normalises_as_training_does() -> None:
     pixels = Preprocessing(2, (0.25, 0.5), (0.5, 2.0), 1.0, "int16", low=-100, high=300)
     module = Exported(torch.nn.Identity(), pixels)

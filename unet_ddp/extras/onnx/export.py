@@ -74,9 +74,9 @@ def main(argv: Sequence[str]) -> int:
         )
     job = find_job(config) if config.output is not None else None
     if config.card is not None:
-        saved, source, warnings = read_checked(config.checkpoint, config.scale, config.network)
+        saved, source, notes = read_checked(config.checkpoint, config.scale, config.network)
         if job is None:  # else its lines have them
-            print_lines(*warnings)
+            print_lines(*notes)
         how: Any = {"licence": config.license, "overwrite": config.overwrite}
         print_lines(*write_card(saved, source, as_local_path(config.card, "--card"), **how))
     if job is not None:
@@ -187,7 +187,7 @@ def trace_checked(job: Job, temporary: Path) -> tuple[Any, list[str]]:
     own = copy.deepcopy(own).to(memory_format=torch.contiguous_format)
     head = find_head(job.model.labels)
     lines = [
-        *(f"warning: {line}" for line in job.model.changes),
+        *job.model.notes,
         f"{job.path}: {job.saved.architecture}, {job.config.precision}",
         describe_ends(job.model, job.config.form),
     ]

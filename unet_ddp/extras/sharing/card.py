@@ -34,11 +34,11 @@ _OF_TWO = {"Dice": ("dice", "Dice of {}"), "IoU": ("iou", "IoU of {}")}  # the s
 def read_checked(
     checkpoint: str, scale: float | None, network: str | None
 ) -> tuple[SavedModel, Path, list[str]]:
-    """Return the network of a checkpoint, which can be built, its file, and lines about code that has changed."""
+    """Return the network of a checkpoint, which can be built, its file, and lines about it."""
     source = find_model(checkpoint)
     saved = read_model(source, scale)
     built = build_model(saved, source, torch.device("cpu"), fold=False, network=network)
-    return saved, source, [f"warning: {line}" for line in built.changes]
+    return saved, source, built.notes
 
 
 def write_card(
