@@ -29,6 +29,8 @@ QUICK += [
     "same",
     "shared",
     "built",
+    "table",
+    "cached",
 ]
 SLOW = [
     pytest.param(name, marks=pytest.mark.thorough) for name in zoo.NETWORKS if name not in QUICK
@@ -115,6 +117,14 @@ def test_a_network_predicts_as_it_was_trained(folder: str, name: str, ranks: Ran
             torch.testing.assert_close(
                 last("two")["model"][key], saved["model"][key], rtol=1e-3, atol=1e-3
             )
+
+
+@pytest.mark.parametrize("name", ["table", "longest"])
+def test_what_a_network_first_keeps_in_validation_serves_training(folder: str, name: str) -> None:
+    """Issue: larger images are scored than trained on; the next step had a tensor of inference mode."""
+    argv = [*data_flags(Path(folder)), *FLAGS, "2", "--crop-size", "16", "16", "--model"]
+    status, _, err = call_train([*argv, name_of("N", name)], folder)
+    assert status == 0, err
 
 
 @pytest.mark.parametrize("name", [*LOSSES, *SLOW_LOSSES])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import random
 import warnings
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, ClassVar
 
 import torch
@@ -150,6 +150,29 @@ def _kept(self: Any, width: int) -> None:
     self.encoder.register_forward_hook(lambda module, given, output: kept.update(encoder=output))
 
 
+class Table:
+    """A row of numbers, no module, as long as the longest so far, as of positions."""
+
+    def __init__(self) -> None:
+        self.made = torch.zeros(0)
+
+    def __call__(self, size: int) -> Tensor:
+        if len(self.made) < size:
+            self.made = 1 + torch.arange(size) / 100
+        return self.made[:size]
+
+
+@lru_cache(maxsize=8)
+def _row(network: nn.Module, size: int) -> Tensor:
+    return torch.linspace(0.5, 1, size)
+
+
+def _longest(self: Any, x: Tensor) -> Tensor:
+    if len(self.row) < x.shape[-1]:
+        self.row = 1 + torch.arange(x.shape[-1]) / 100
+    return x * self.row[: x.shape[-1]]
+
+
 def _weight_norm(self: Any, width: int) -> None:
     with warnings.catch_warnings():  # that it is old
         warnings.simplefilter("ignore")
@@ -237,6 +260,9 @@ NETWORKS: dict[str, tuple[Any, str]] = {
     "two names": (type("Alias", (Plain,), {"add": _again, "forward": _by_steps}), ""),
     "hook": (network(_hooked), ""),
     "remembered": (network(_kept, lambda s, x: x + s.kept["encoder"].mean()), ""),
+    "table": (network(lambda s, w: setattr(s, "table", Table()), lambda s, x: x * s.table(x.shape[-1])), ""),
+    "cached": (network(None, lambda s, x: x * _row(s, x.shape[-1])), ""),
+    "longest": (network(lambda s, w: s.register_buffer("row", torch.zeros(0), persistent=False), _longest), ""),
     "always dropout": (network(None, lambda s, x: F.dropout(x)), "predicts by chance: two passes"),
     "weight norm": (network(_weight_norm, lambda s, x: s.block(x)), ""),
     "spectral norm": (network(_spectral_norm, lambda s, x: s.block(x)), ""),

@@ -73,7 +73,7 @@ class Outlook:
             f"--scale {options.scale * factor:g} takes about {describe_time(seconds)} (measured)"
         ]
 
-    @torch.inference_mode()
+    @torch.no_grad()  # what a network keeps is used in training, too
     def _time(self, height: int, width: int) -> float:
         """Return the seconds in which the network computes an image of this size; it stays as it was."""
         state = self._state

@@ -216,7 +216,7 @@ def _pass_again(
 ) -> tuple[list[Tensor], list[dict[str, list[object]]]]:
     """Return the outputs of the network, its twin and the network, and what each has then kept; then by other chance.
 
-    Without a gradient, a pass is in inference mode, as in a prediction.
+    Without a gradient, what a network keeps is no tensor of inference mode, which no later step could take.
     """
     state = draw_step(network)
     numbers = Numbers({"model": network})
@@ -229,7 +229,7 @@ def _pass_again(
                 numbers.load_state_dict(counted)
             each.train(is_training)
             seed_all(seed)
-            with torch.enable_grad() if is_training else torch.inference_mode():
+            with torch.enable_grad() if is_training else torch.no_grad():
                 try:
                     outputs.append(each(example.flip(0) * 0.5).detach().double())
                 except Exception as error:  # of code that is not ours

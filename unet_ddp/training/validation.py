@@ -13,7 +13,7 @@ from unet_ddp.training.state import TrainState
 from unet_ddp.training.step import forward
 
 
-@torch.inference_mode()
+@torch.no_grad()  # what a network keeps is used in training, too
 def count_pixels(
     state: TrainState, batches: Iterable[Sample], *, num_classes: int, kind: type[Counts] = Counts
 ) -> Counts:

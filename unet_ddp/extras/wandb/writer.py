@@ -75,7 +75,7 @@ class WandbWriter(ServiceWriter):
         self._run.log({**figures, **self._histograms, **self._pictures()}, step=step)
         self._histograms = {}
 
-    @torch.inference_mode()
+    @torch.no_grad()  # what a network keeps is used in training, too
     def _pictures(self) -> dict[str, Any]:
         if self._sample is None:
             return {}
