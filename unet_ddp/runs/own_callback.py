@@ -23,6 +23,8 @@ _WATCHED = (
     "step",
     "epoch",
 )  # saved is called by another thread, and close after the last step
+_FIRST, _EACH = 3, 10  # steps
+_AVERAGES = "running_mean", "running_var", "num_batches_tracked"  # of batch norm in training
 # Beginnings of what Lightning, Keras and Hugging Face call.
 _OF_OTHERS = re.compile(
     r"on_(batch|before|after|epoch|evaluate|exception|fit|load|log|predict|sanity|save|step|test|train|valid)"
@@ -41,6 +43,7 @@ class OwnCallback:
     def __init__(self, name: str, run: RunInfo) -> None:
         self.name = name
         self._shared = run if run and run.processes > 1 else None
+        self._steps, self._has_said = 0, False
         self._callback = self._guarded(find("callbacks", name), "__init__")(run)
         found = {moment: getattr(self._callback, moment, None) for moment in _MOMENTS}
         if not any(map(callable, found.values())):
@@ -83,24 +86,47 @@ class OwnCallback:
 
     @contextmanager
     def _watching(self, moment: str) -> Iterator[None]:
-        """Refuse changes that the other processes would not have; they keep their modules' modes, and so does this one."""
+        """Refuse changes that the other processes would not have; they keep their modules' modes and numbers, as this one.
+
+        `step` is compared in the first three steps of a start and in each tenth: to read all tensors takes time.
+        """
         run = self._shared
         if run is None or moment not in _WATCHED:
             yield
             return
-        modes = [(module, module.training) for module in run.state.network.modules()]
-        before = read_shared(run.state)
+        state = run.state
+        self._steps += moment == "step"
+        is_compared = moment != "step" or self._steps <= _FIRST or state.done % _EACH == 0
+        modes = [(module, module.training) for module in state.network.modules()]
+        counted, before = state.numbers.read(), read_shared(state) if is_compared else {}
         with local_only():  # the others take no part in sums of a loss or of batch norm
             yield
         for module, mode in modes:
             module.training = mode
-        if changed := find_difference(before, read_shared(run.state)):
+        self._set_back(counted, moment)
+        if changed := find_difference(before, read_shared(state) if is_compared else {}):
             self._callback = None
+            way = "use one process, or have --model or --loss do it, which all processes have"
+            if changed.endswith(_AVERAGES):
+                way = "call run.state.network.eval() before its forward"
             # Of a run that trains, no further step is one of all processes: none is taken, to agree on an end.
             raise (UserError if moment == "__init__" else RunError)(
                 f"--callback {self.name}: {moment} changes {changed} on the main process only, so the "
-                f"{run.processes} processes would train different networks; use one process, or have --model or "
-                "--loss do it, which all processes have"
+                f"{run.processes} processes would train different networks; {way}"
+            )
+
+    def _set_back(self, counted: dict[str, float], moment: str) -> None:
+        """Set plain numbers of network and loss back, as a pass may count itself; the first time with a line."""
+        assert self._shared is not None
+        numbers = self._shared.state.numbers
+        found = numbers.read()
+        changed = find_difference(counted, {name: found.get(name) for name in counted})
+        numbers.load_state_dict(counted)
+        if changed and not self._has_said:
+            self._has_said = True
+            self._shared.log(
+                f"--callback {self.name}: {moment} changes {changed.replace(':', '.')} on the main process only, so it is "
+                "set back"
             )
 
     def _guarded(self, method: Callable[..., Any], moment: str) -> Callable[..., Any]:
