@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import sys
 from pathlib import Path
@@ -268,6 +269,36 @@ def test_sums_that_ranks_can_not_add_up_are_refused(own_loss: Path, way: str, is
             UserError, match=r"--loss .*: loss of two images is .* as the sum of each: return sums"
         ):
             try_loss(loss, 3, torch.device("cpu"))
+
+
+def tried(logits: Tensor, masks: Tensor) -> Tensor:
+    """Say what masks it has seen; images must be as large as the environment says."""
+    side, least = masks.shape[-1], int(os.environ["LEAST_SIDE"])
+    changes = int((masks.diff() != 0).sum() + (masks.diff(dim=-2) != 0).sum())
+    print(side, len(masks.unique()), changes / side)
+    if side < least:
+        raise ValueError(f"needs {least} pixels")
+    return F.cross_entropy(logits, masks)
+
+
+@pytest.mark.parametrize(("least", "expected"), [(0, {64}), (64, {64}), (65, {64, 256})])
+def test_the_trial_is_of_small_images_with_few_objects_or_of_the_size_that_a_loss_needs(
+    least: int,
+    expected: set[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Issue: a loss by object had thousands of them, each a pixel, and took minutes."""
+    monkeypatch.setenv("LEAST_SIDE", str(least))
+    loss = SegmentationLoss(OptimizationConfig(loss=f"{__name__}:tried"))
+    try_loss(loss, 5, torch.device("cpu"), (256, 256))
+    seen = [[*map(float, line.split())] for line in capsys.readouterr().out.splitlines()]
+    assert {side for side, _, _ in seen} == expected
+    # Of 2 masks of 8 x 8 patches, whose sides are changes of the class.
+    assert all(classes == 5 and changes <= 2 * 2 * 7 for _, classes, changes in seen)
+    monkeypatch.setenv("LEAST_SIDE", "257")
+    with pytest.raises(ValueError, match="needs 257 pixels"):
+        try_loss(loss, 5, torch.device("cpu"), (256, 256))
 
 
 def mean_ce(logits: Tensor, masks: Tensor) -> Tensor:

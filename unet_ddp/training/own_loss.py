@@ -35,6 +35,7 @@ _TAKEN = {
 }  # fmt: skip
 _SCORES = ("validation_", "dice_", "iou_")
 _SIDES = 64, 64  # pixels: height, width
+_PATCHES = 8  # of masks, along each side
 _FARTHEST = 0.25  # from a sum, of it: a mean or a maximum is farther, a sum of random pixels is not
 
 
@@ -126,40 +127,59 @@ def try_loss(
     """Compute a loss and its gradient on random logits; return a new one, and lines for the user.
 
     So a fault ends the run before it has a folder, and the trial leaves no trace. `sides` is (height, width)
-    of the training images: a loss may have weights of that size, or need large images.
+    of the training images: a loss may have weights of that size, or need large images. It is tried only if small
+    images raise, as large ones take seconds.
 
     Raises:
         UserError: it is no number (), has no gradient, or sums or a state that can't be added up, saved or made again.
             An exception of the user's code is not changed.
     """
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(2, num_classes, *sides, generator=generator).to(device).requires_grad_()
-    masks = torch.randint(num_classes, (2, *sides), generator=generator).to(device)
     name = loss.options.loss
     _check_state(name, loss)
     functions = [term.function for term in loss.own_terms.values()]
-    with keeping(*functions):  # an object stays the same one
-        total = check_trained(f"--loss {name}", loss, lambda: loss(logits, masks).total, logits)
-        if total.ndim:
-            raise UserError(
-                f"--loss {name}: its value is {tuple(total.shape)}; expected one number, a tensor ()"
-            )
-        if not total.requires_grad:
-            raise UserError(
-                f"--loss {name}: has no gradient; compute it from the logits with torch"
-            )
-        torch.autograd.backward(total)
-        loss.zero_grad(set_to_none=True)
-        has_sums = any(not isinstance(function, MeanOverRanks) for function in functions)
-        with torch.no_grad():
-            _check_sums(name, loss, logits, masks)
-            for each in (0, num_classes - 1) if has_sums else ():  # a class alone
-                loss(logits, torch.full_like(masks, each))
-            _compare_again(name, loss, logits, masks)
+    for tried in (_SIDES, tuple(sides)):
+        try:
+            with keeping(*functions):  # an object stays the same one
+                _try_size(name, loss, *_draw(num_classes, tried, device))
+            break
+        except UserError:
+            raise
+        except Exception:  # of code that is not ours
+            if tried == tuple(sides):
+                raise
     new = type(loss)(loss.options).to(device)
     for key, term in new.own_terms.items():
         term.lengths = loss.own_terms[key].lengths
     return new, [each.note for each in functions if isinstance(each, MeanOverRanks)]
+
+
+def _draw(num_classes: int, sides: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return random logits (2, num_classes, *sides), and masks of few large patches, as objects are."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, num_classes, *sides, generator=generator).to(device).requires_grad_()
+    drawn = torch.randperm(2 * _PATCHES**2, generator=generator) % num_classes  # each of them
+    rows, columns = (torch.arange(side) * _PATCHES // side for side in sides)
+    masks = drawn.view(2, _PATCHES, _PATCHES)[:, rows][:, :, columns]
+    return logits, masks.to(device)
+
+
+def _try_size(name: str, loss: SegmentationLoss, logits: Tensor, masks: Tensor) -> None:
+    total = check_trained(f"--loss {name}", loss, lambda: loss(logits, masks).total, logits)
+    if total.ndim:
+        raise UserError(
+            f"--loss {name}: its value is {tuple(total.shape)}; expected one number, a tensor ()"
+        )
+    if not total.requires_grad:
+        raise UserError(f"--loss {name}: has no gradient; compute it from the logits with torch")
+    torch.autograd.backward(total)
+    loss.zero_grad(set_to_none=True)
+    functions = [term.function for term in loss.own_terms.values()]
+    has_sums = any(not isinstance(function, MeanOverRanks) for function in functions)
+    with torch.no_grad():
+        _check_sums(name, loss, logits, masks)
+        for each in (0, logits.shape[1] - 1) if has_sums else ():  # a class alone
+            loss(logits, torch.full_like(masks, each))
+        _compare_again(name, loss, logits, masks)
 
 
 def _check_state(name: str, loss: SegmentationLoss) -> None:
