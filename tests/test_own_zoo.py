@@ -14,7 +14,9 @@ from tests.conftest import data_flags, make_set
 from tests.ranks import Ranks, call_main, call_train
 from unet_ddp import Predictor
 from unet_ddp.checkpoints import file as checkpoint
+from unet_ddp.errors import UserError
 from unet_ddp.prediction.backends import open_model
+from unet_ddp.training.own_network import try_network
 
 FLAGS = [*["--workers", "0", "--device", "cpu", "--precision", "float32", "--augmentation", "none", "--validation", "20"],
          *["--width", "3", "--epochs", "2", "--batch-size"]]  # fmt: skip
@@ -127,6 +129,12 @@ def test_what_a_network_first_keeps_in_validation_serves_training(folder: str, n
     assert status == 0, err
 
 
+def test_a_network_s_own_message_is_shown_without_colours() -> None:
+    red = zoo.network(load_state_dict=zoo.refuse)
+    with pytest.raises(UserError, match=r"does not take its own state dict \(not this one\)"):
+        try_network("red", zoo.Plain(3, 2), lambda: red(3, 2), torch.rand(2, 3, 16, 16))
+
+
 @pytest.mark.parametrize("name", [*LOSSES, *SLOW_LOSSES])
 def test_a_loss_goes_on_as_it_was(folder: str, name: str) -> None:
     taken = train_whole_and_stopped(folder, ["--loss", name_of("L", name)], zoo.LOSSES[name][1])
@@ -165,6 +173,7 @@ NO_FORM = {
     ("branch", "float32"): "which of its layers run depends on the image's pixels;",
     ("mixed", "float32"): "torch can't trace it (Input type",  # all of a file is of one type
     ("compiled", "float32"): "can't be run on 131x97 pixels",
+    ("cached", "float32"): "torch can't trace it (unhashable type",
     ("made", "float16"): "can't be opened again (",
     (
         "remembered",

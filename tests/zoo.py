@@ -173,6 +173,10 @@ def _longest(self: Any, x: Tensor) -> Tensor:
     return x * self.row[: x.shape[-1]]
 
 
+def refuse(self: Any, state: Any, strict: bool = True, assign: bool = False) -> None:
+    raise RuntimeError("\x1b[31mnot this one\x1b[0m")
+
+
 def _weight_norm(self: Any, width: int) -> None:
     with warnings.catch_warnings():  # that it is old
         warnings.simplefilter("ignore")

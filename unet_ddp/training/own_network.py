@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from unet_ddp.errors import UserError
+from unet_ddp.errors import UserError, words_of
 from unet_ddp.network.precision import image_type
 from unet_ddp.training.own_gradient import check_trained
 from unet_ddp.training.own_probabilities import check_unbounded, find_activation, list_last
@@ -179,7 +179,7 @@ def _load(where: str, twin: nn.Module, state: Mapping[str, Any]) -> None:
 
 
 def _shorten(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    return words_of(error)[:200]
 
 
 def _compare(
