@@ -10,9 +10,9 @@ from typing import Any, SupportsIndex, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _NormBase
 
 from unet_ddp.errors import UserError, shorten, words_of
-from unet_ddp.network.batchnorm import count_batches
 from unet_ddp.network.whole_tensors import check_sized
 
 _STRIDES = tuple(2**k for k in range(11))
@@ -127,10 +127,20 @@ def make_own(
             "its class or function"
         )
     check_sized(f"--model {name}", network)
-    count_batches(network)
+    _count_batches(network)
     stride = getattr(network, "stride", AnySize.stride)
     if stride not in _STRIDES:
         raise UserError(
             f"--model {name}: its stride is {shorten(stride)}; it must be a power of two"
         )
     return fit_any_size(network, f"--model {name}", num_classes, stride=stride)
+
+
+def _count_batches(network: nn.Module) -> None:
+    """Give the norms with averages that count no batches a count: torch loads no state without one."""
+    for module in network.modules():
+        if not isinstance(module, _NormBase) or not module.track_running_stats:
+            continue
+        if module.num_batches_tracked is None:
+            module.num_batches_tracked = torch.tensor(0)
+            module.momentum = module.momentum or 0.0  # torch's None is 0 if it does not count

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from unet_ddp.distributed.world import sum_statistics
 
@@ -36,16 +36,6 @@ def _batchnorms(network: nn.Module) -> Iterator[_Averaging]:
             continue
         if module.running_mean is not None and module.momentum:  # 0: they stay as they are
             yield cast(_Averaging, module)
-
-
-def count_batches(network: nn.Module) -> None:
-    """Give the norms with averages that count no batches a count: torch loads no state without one."""
-    for module in network.modules():
-        if not isinstance(module, _NormBase) or not module.track_running_stats:
-            continue
-        if module.num_batches_tracked is None:
-            module.num_batches_tracked = torch.tensor(0)
-            module.momentum = module.momentum or 0.0  # torch's None is 0 if it does not count
 
 
 @torch.no_grad()
