@@ -315,7 +315,7 @@ CHANGES = {
     "optimizer.param_groups[0]['lr_scale'] = 3.0": r"optimizer\.param_groups\[0\]\['lr_scale'\]",
     "network(torch.rand(2, 3, 32, 32))": r"network\.[\w.]+",  # batch norm's averages
     "optimizer.state.clear()": r"optimizer\.state\[0\]\['\w+'\]",
-    "network.outc.requires_grad_(self.run.state.done != 10)": r"requires_grad of network\.outc[\w.]+",
+    "network.outc.requires_grad_(self.run.state.done != 7)": r"requires_grad of network\.outc[\w.]+",
 }
 
 

@@ -88,7 +88,7 @@ class OwnCallback:
     def _watching(self, moment: str) -> Iterator[None]:
         """Refuse changes that the other processes would not have; they keep their modules' modes and numbers, as this one.
 
-        `step` is compared in the first three steps of a start and in each tenth: to read all tensors takes time.
+        Tensors are compared in the first three steps of a start and in each tenth: to read all of them takes time.
         """
         run = self._shared
         if run is None or moment not in _WATCHED:
@@ -96,15 +96,15 @@ class OwnCallback:
             return
         state = run.state
         self._steps += moment == "step"
-        is_compared = moment != "step" or self._steps <= _FIRST or state.done % _EACH == 0
+        sums = moment != "step" or self._steps <= _FIRST or state.done % _EACH == 0
         modes = [(module, module.training) for module in state.network.modules()]
-        counted, before = state.numbers.read(), read_shared(state) if is_compared else {}
+        counted, before = state.numbers.read(), read_shared(state, sums=sums)
         with local_only():  # the others take no part in sums of a loss or of batch norm
             yield
         for module, mode in modes:
             module.training = mode
         self._set_back(counted, moment)
-        if changed := find_difference(before, read_shared(state) if is_compared else {}):
+        if changed := find_difference(before, read_shared(state, sums=sums)):
             self._callback = None
             way = "use one process, or have --model or --loss do it, which all processes have"
             if changed.endswith(_AVERAGES):

@@ -13,8 +13,8 @@ from unet_ddp.training.state import TrainState
 _WHOLE_NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}  # by their bytes
 
 
-def read_shared(state: TrainState) -> dict[str, object]:
-    """Return settings of a run's training, and sums of its tensors' bits, by their names.
+def read_shared(state: TrainState, *, sums: bool = True) -> dict[str, object]:
+    """Return settings of a run's training by their names, and the `sums` of its tensors' bits if asked for.
 
     In-place changes by way of `.data` have no trace in a tensor's version. A GPU is waited for once. Left out are
     buffers that no checkpoint has, as each process makes them, and the rate, which the schedule gives each step.
@@ -37,9 +37,11 @@ def read_shared(state: TrainState) -> dict[str, object]:
         for name, value in kept.items():
             where = tensors if isinstance(value, Tensor) else found
             where[f"optimizer.state[{number}][{name!r}]"] = value
+    if not sums:
+        return found
     device = state.precision.device
-    sums = {name: _sum_bits(each).to(device) for name, each in tensors.items() if is_whole(each)}
-    return found | dict(zip(sums, torch.stack([*sums.values()]).tolist(), strict=True))
+    bits = {name: _sum_bits(each).to(device) for name, each in tensors.items() if is_whole(each)}
+    return found | dict(zip(bits, torch.stack([*bits.values()]).tolist(), strict=True))
 
 
 def _list_saved(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
