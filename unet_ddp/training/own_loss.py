@@ -35,7 +35,7 @@ _TAKEN = {
 }  # fmt: skip
 _SCORES = ("validation_", "dice_", "iou_")
 _SIDES = 64, 64  # pixels: height, width
-_PATCHES = 8  # of masks, along each side
+_PATCHES = 8  # of large masks, along each side
 _FARTHEST = 0.25  # from a sum, of it: a mean or a maximum is farther, a sum of random pixels is not
 
 
@@ -127,8 +127,8 @@ def try_loss(
     """Compute a loss and its gradient on random logits; return a new one, and lines for the user.
 
     So a fault ends the run before it has a folder, and the trial leaves no trace. `sides` is (height, width)
-    of the training images: a loss may have weights of that size, or need large images. It is tried only if small
-    images raise, as large ones take seconds.
+    of the training images: a loss may have weights of that size, or need large images or objects. They are tried
+    only if small ones fail, as large ones take seconds.
 
     Raises:
         UserError: it is no number (), has no gradient, or sums or a state that can't be added up, saved or made again.
@@ -137,29 +137,27 @@ def try_loss(
     name = loss.options.loss
     _check_state(name, loss)
     functions = [term.function for term in loss.own_terms.values()]
-    for tried in (_SIDES, tuple(sides)):
-        try:
-            with keeping(*functions):  # an object stays the same one
-                _try_size(name, loss, *_draw(num_classes, tried, device))
-            break
-        except UserError:
-            raise
-        except Exception:  # of code that is not ours
-            if tried == tuple(sides):
-                raise
+    try:
+        with keeping(*functions):  # an object stays the same one
+            _try_size(name, loss, *_draw(num_classes, _SIDES, _SIDES[0], device))
+    except Exception:  # also of code that is not ours
+        with keeping(*functions):
+            _try_size(name, loss, *_draw(num_classes, sides, _PATCHES, device))
     new = type(loss)(loss.options).to(device)
     for key, term in new.own_terms.items():
         term.lengths = loss.own_terms[key].lengths
     return new, [each.note for each in functions if isinstance(each, MeanOverRanks)]
 
 
-def _draw(num_classes: int, sides: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return random logits (2, num_classes, *sides), and masks of few large patches, as objects are."""
+def _draw(
+    num_classes: int, sides: Sequence[int], patches: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return random logits (2, num_classes, *sides), and masks of `patches` of one class along each side."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(2, num_classes, *sides, generator=generator).to(device).requires_grad_()
-    drawn = torch.randperm(2 * _PATCHES**2, generator=generator) % num_classes  # each of them
-    rows, columns = (torch.arange(side) * _PATCHES // side for side in sides)
-    masks = drawn.view(2, _PATCHES, _PATCHES)[:, rows][:, :, columns]
+    drawn = torch.randperm(2 * patches**2, generator=generator) % num_classes  # each of them
+    rows, columns = (torch.arange(side) * patches // side for side in sides)
+    masks = drawn.view(2, patches, patches)[:, rows][:, :, columns]
     return logits, masks.to(device)
 
 
