@@ -367,6 +367,7 @@ def test_one_that_leaves_the_training_as_it_was_follows_several_processes(
 
 
 COUNTING = """
+import numpy as np
 import torch
 from torch import nn
 
@@ -378,14 +379,16 @@ class Counting(nn.Module):
         super().__init__()
         self.layer = nn.Conv2d(channels, num_classes, 1)
         self.calls = self.height = 0
+        self.scale = 1.0
         self.last = float("nan")
         self.register_buffer("row", torch.zeros(0), persistent=False)
 
     def forward(self, images):
         self.calls, self.height = self.calls + 1, images.shape[-2]
+        self.scale = np.float32(0.5)  # no plain number from now on
         if len(self.row) < images.shape[-1]:
             self.row = torch.arange(images.shape[-1]) / 100
-        return self.layer(images) + self.row[: images.shape[-1]]
+        return self.layer(images) * float(self.scale) + self.row[: images.shape[-1]]
 
 
 class Picture:
@@ -394,6 +397,7 @@ class Picture:
 
     @torch.no_grad()
     def epoch(self, row):
+        assert self.state.network.scale == 0.5
         self.state.network.eval()(torch.rand(1, 3, 128, 128))
         self.state.network.best = row["loss"]
         for group in self.state.optimizer.param_groups:

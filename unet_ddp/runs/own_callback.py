@@ -120,13 +120,13 @@ class OwnCallback:
         assert self._shared is not None
         numbers = self._shared.state.numbers
         found = numbers.read()
-        changed = find_difference(counted, {name: found.get(name) for name in counted})
-        numbers.load_state_dict(counted)
+        changed = {name: n for name, n in counted.items() if [found.get(name)] != [n]}
+        numbers.load_state_dict(changed, whole=False)
         if changed and not self._has_said:
             self._has_said = True
+            name = min(changed).replace(":", ".")
             self._shared.log(
-                f"--callback {self.name}: {moment} changes {changed.replace(':', '.')} on the main process only, so it is "
-                "set back"
+                f"--callback {self.name}: {moment} changes {name} on the main process only, so it is set back"
             )
 
     def _guarded(self, method: Callable[..., Any], moment: str) -> Callable[..., Any]:

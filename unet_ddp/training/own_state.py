@@ -93,9 +93,9 @@ class Numbers:
         changed = {name: n for name, n in self.read().items() if n != self._first.get(name)}
         return {name: float(n) for name, n in changed.items() if abs(n) <= sys.float_info.max}
 
-    def load_state_dict(self, saved: Mapping[str, object]) -> None:
-        """Restore what `state_dict` returned; a place that is gone is left out."""
-        for place, number in {**self._first, **saved}.items():
+    def load_state_dict(self, saved: Mapping[str, object], *, whole: bool = True) -> None:
+        """Restore what `state_dict` returned, if `whole` with the others' first values; a part that is gone is left out."""
+        for place, number in ({**self._first, **saved} if whole else saved).items():
             name, _, attribute = place.rpartition(":")
             if name in self._holders and isinstance(number, (bool, int, float)):
                 kind = type(self._holders[name].get(attribute))
