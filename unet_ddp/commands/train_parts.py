@@ -87,13 +87,12 @@ def keep_settings(config: TrainConfig, state: TrainState, start: StartPoint) -> 
     """Return the settings that files and reports have.
 
     A run with nothing left to train keeps what its checkpoint has, and no note says how its steps have changed.
-    Only the places of the data are of this start.
     """
     if start.content is None or not state.is_over:
         return config
     start.notes[:] = [note for note in start.notes if not note.startswith(_OF_STEPS)]
     names, defaults = {*config.to_dict()}, values_of(TrainConfig())
-    typed = names & config.given - names_of(TrainConfig, Kind.DATA_PLACE, Kind.RUN_PLACE)
+    typed = names & config.given - names_of(TrainConfig, Kind.RUN_PLACE)
     typed |= names_of(TrainConfig, Kind.PER_STEP)  # that of each process is known without
     kept = with_values(config, {name: defaults[name] for name in typed})
     kept = with_saved(replace(kept, given=frozenset(names - typed)), start.content["config"])

@@ -63,10 +63,7 @@ class RunRecord:
             "settings": resolve_paths(config, data),
             "data": {"training": training, "validation": validation},
         }
-        places = names_of(type(config), Kind.DATA_PLACE)
-        self._kept = {  # the run's settings, until a step is done with others
-            name: value for name, value in before.get("settings", {}).items() if name not in places
-        }
+        self._kept = before.get("settings", {})  # the run's, until a step is done with others
         self._is_open = False
 
     def describe(self, metadata: Content) -> Content:

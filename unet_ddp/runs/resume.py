@@ -267,16 +267,16 @@ def _name_moments(
 def _describe_edits(source: Path, before: Mapping[str, Any], config: TrainConfig) -> list[str]:
     """Return a line about settings of the run's config.yaml that differ from its checkpoint's.
 
-    They were edited, or typed for a resume that was killed before it saved. The batch size and the places of
-    the data are left out: each resume writes its own.
+    They were edited, or typed for a resume that was killed before it saved. The batch size is left out:
+    each resume writes that of its number of processes.
     """
     recipe = source.with_name("config.yaml")
     edited = []
-    read = before.keys() - config.given - names_of(type(config), Kind.DATA_PLACE) - {"batch_size"}
     with suppress(UserError):  # none, or no recipe any more: it is replaced all the same
         for name, value in read_recipe(recipe).items():
             value = list(value) if isinstance(value, tuple) else value
-            if name in read and not is_same(value, before[name]):
+            is_read = name in before.keys() - config.given - {"batch_size"}
+            if is_read and not is_same(value, before[name]):
                 edited.append(f"{name} {_show(value)}, {source.name} {_show(before[name])}")
     if not edited:
         return []
