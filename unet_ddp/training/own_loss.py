@@ -128,7 +128,7 @@ def try_loss(
 
     So a fault ends the run before it has a folder, and the trial leaves no trace. `sides` is (height, width)
     of the training images: a loss may have weights of that size, or need large images or objects. They are tried
-    only if small ones fail, as large ones take seconds.
+    only if small ones raise, as large ones take seconds.
 
     Raises:
         UserError: it is no number (), has no gradient, or sums or a state that can't be added up, saved or made again.
@@ -140,7 +140,9 @@ def try_loss(
     try:
         with keeping(*functions):  # an object stays the same one
             _try_size(name, loss, *_draw(num_classes, _SIDES, _SIDES[0], device))
-    except Exception:  # also of code that is not ours
+    except UserError:
+        raise
+    except Exception:  # of code that is not ours
         with keeping(*functions):
             _try_size(name, loss, *_draw(num_classes, sides, _PATCHES, device))
     new = type(loss)(loss.options).to(device)
