@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.conftest import data_flags, make_set
-from tests.ranks import call_main, call_train
+from tests.ranks import call_main, call_train, warm_python
 from unet_ddp.checkpoints import file as checkpoint
 from unet_ddp.commands import train
 from unet_ddp.errors import UserError
@@ -165,13 +165,13 @@ def test_a_run_with_nothing_left_to_train_keeps_the_settings_that_it_was_trained
 
 
 def test_the_number_of_processes_does_not_change_the_files_of_a_run_with_nothing_left_to_train(
-    images: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    images: list[str], tmp_path: Path
 ) -> None:
     """Issue: its config.yaml had the batch of each of two, and trained on half as many images."""
     assert new_run(images, tmp_path)[0] == 0
-    assert run(tmp_path, "--resume", "--nproc", "2")[0] == 0
-    out = capfd.readouterr().out  # of two processes
-    assert "(1 at a time on each of 2" in out and "batch size 1" not in out
+    done = warm_python(tmp_path, "-m", "unet_ddp", "train", "--resume", "--nproc", "2")
+    assert done.returncode == 0, done.stderr
+    assert "(1 at a time on each of 2" in done.stdout and "batch size 1" not in done.stdout
     assert set(recorded(tmp_path, "batch_size").values()) == {2}
 
 
