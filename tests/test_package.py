@@ -51,6 +51,17 @@ def test_no_name_is_newer_than_the_oldest_python() -> None:
 
 
 @pytest.mark.source
+def test_docstrings_name_the_thing() -> None:
+    """None begins with a question, of which a reader waits for the subject."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for path in (ROOT / "unet_ddp").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = ast.get_docstring(node) if isinstance(node, kinds) else None
+            found = re.match(r"(What|Whether|Within|Of|Where|How|Which|When|Why|Who)\b", text or "")
+            assert not found, (path, text)
+
+
+@pytest.mark.source
 def test_each_library_that_is_imported_is_declared() -> None:
     """One that another library brings may be gone with that library's next version.
 

@@ -138,7 +138,7 @@ def hides_bars() -> bool | None:
 def count_of(number: int, noun: str) -> str:
     """Return a number with its noun: 1 image, 2 images, 2 processes."""
     ending = "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}" + ending * (number != 1)
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{ending}"
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:

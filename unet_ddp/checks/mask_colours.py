@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from unet_ddp.checks.mask_palettes import are_two_classes
 from unet_ddp.checks.metadata import MaskMetadata, ScannedPair
@@ -60,12 +61,13 @@ def _differ_by_value(masks: Sequence[MaskMetadata], config: DataConfig) -> bool:
     have_palettes = {mask.header.palette is not None for mask in masks}
     if len(have_palettes) < 2 or called(config, "label_rules") or config.ignore_index is not None:
         return False
+    list_known = cache(list_colours)  # of few palettes, and perhaps 100,000 masks
     greys, palettes = set[tuple[int, int]](), set[tuple[int, int]]()  # colours and values in use
     for mask in masks:
         header = mask.header
         if header.dtype != "uint8":
             return False
-        colours = list_colours(header.palette, header.bits)
+        colours = list_known(header.palette, header.bits)
         used = greys if header.palette is None else palettes
         used.update((int(colours[value]), value) for value in mask.values)
     grey, shown = ({colour for colour, _ in used} for used in (greys, palettes))

@@ -17,27 +17,23 @@ def warn_of_trained(source: Path, pairs: Pairs) -> list[str]:
     Images are compared by their paths, so copies in another folder are not found. Runs on packs, windows and
     storage have no split.csv.
     """
+    real_folder = cache(os.path.realpath)  # many images have one
+
+    def resolve(path: Path) -> tuple[str, str]:
+        real = Path(os.path.realpath(path)) if path.is_symlink() else path  # few are
+        return real_folder(real.parent), real.name
+
     try:
         path = source.with_name("split.csv")
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
             rows = [*csv.DictReader(file)]
-        trained = {_resolve(Path(row["image"])) for row in rows if row["split"] == "training"}
+        trained = {resolve(Path(row["image"])) for row in rows if row["split"] == "training"}
     except (OSError, KeyError, csv.Error):
         return []
-    count = sum(_resolve(pair.image.absolute()) in trained for pair in pairs)
+    count = sum(resolve(pair.image.absolute()) in trained for pair in pairs)
     if not count:
         return []
     what = f"{count} of these {count_of(len(pairs), 'image')}"
     return [
         f"warning: it was trained on {what}, which it knows: the score on new images may be lower"
     ]
-
-
-def _resolve(path: Path) -> tuple[str, str]:
-    """Return the folder and name of the file at an absolute path, which may be a link, as may its folder."""
-    if path.is_symlink():  # few are, and many images have one folder, which is resolved once
-        path = Path(os.path.realpath(path))
-    return _resolve_folder(path.parent), path.name
-
-
-_resolve_folder = cache(os.path.realpath)

@@ -101,7 +101,7 @@ class PredictConfig:
 
     @property
     def advice_if_stopped(self) -> str:
-        """How the job continues after a signal: --skip-existing is refused beside some flags."""
+        """Advice after a signal: --skip-existing is refused beside some flags."""
         excluded = pairs_of(PredictConfig, Excludes)
         refuses = any(getattr(self, name) for name, other in excluded if other == "skip_existing")
         return "start again with --overwrite" if refuses else "continue with --skip-existing"

@@ -1,8 +1,8 @@
-"""What all processes of a run have alike, and a callback on the main one must not change there alone."""
+"""State that all processes of a run have alike: a callback must not change it on the main one alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ def read_shared(state: TrainState, *, sums: bool = True) -> dict[str, object]:
     found: dict[str, object] = {"schedule": state.schedule}
     tensors: dict[str, Tensor] = {}
     for part, module in parts.items():
-        for name, tensor in _list_saved(module):
+        for name, tensor in module.state_dict(keep_vars=True).items():
             found[f"requires_grad of {part}.{name}"] = tensor.requires_grad
             tensors[f"{part}.{name}"] = tensor
     for number, group in enumerate(state.optimizer.param_groups):
@@ -42,14 +42,6 @@ def read_shared(state: TrainState, *, sums: bool = True) -> dict[str, object]:
     device = state.precision.device
     bits = {name: _sum_bits(each).to(device) for name, each in tensors.items() if is_whole(each)}
     return found | dict(zip(bits, torch.stack([*bits.values()]).tolist(), strict=True))
-
-
-def _list_saved(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters()
-    for path, each in module.named_modules():
-        for name, buffer in each.named_buffers(path, recurse=False):
-            if name.rpartition(".")[2] not in each._non_persistent_buffers_set:
-                yield name, buffer
 
 
 def _sum_bits(tensor: Tensor) -> Tensor:
