@@ -18,11 +18,7 @@ if TYPE_CHECKING:
     from unet_ddp.runs.writers import RunInfo
 
 _MOMENTS = "step", "epoch", "saved", "close"
-_WATCHED = (
-    "__init__",
-    "step",
-    "epoch",
-)  # saved is called by another thread, and close after the last step
+_WATCHED = "__init__", "step", "epoch"  # not saved, by another thread, nor close, at the end
 _FIRST, _EACH = 3, 10  # steps
 _AVERAGES = "running_mean", "running_var", "num_batches_tracked"  # of batch norm in training
 # Beginnings of what Lightning, Keras and Hugging Face call.

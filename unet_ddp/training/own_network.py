@@ -84,10 +84,9 @@ def try_network(
         _check_same_kind(where, before, network.state_dict(keep_vars=True))
         _load(where, twin, network.state_dict())
         counted = numbers.state_dict()
-        with keeping(twin):  # a resumed run is not one that has predicted
-            _compare(
-                where, network, twin, example, is_training=False
-            )  # nor has a prediction numbers
+        # A prediction has no numbers, and a resumed run is not one that has predicted.
+        with keeping(twin):
+            _compare(where, network, twin, example, is_training=False)
         Numbers({"model": twin}).load_state_dict(counted)
         _compare(where, network, twin, example, is_training=True)
         _check_modes(where, network, example, last)

@@ -79,9 +79,7 @@ class Layout(NamedTuple):
     pixels: int = 0
     is_on_map: bool = True  # True if it may have map coordinates
     is_plain: bool = False  # True if GDAL's bands are the pixels: upright, not packed, no palette
-    has_palette: bool = (
-        False  # True if its values are indices: GDAL shows one where 0 is white, too
-    )
+    has_palette: bool = False  # True if its values are indices; GDAL shows one where 0 is white
     is_exact: bool = False  # True if all libraries decode them equally
     alpha: int | None = None  # the sample that is alpha, from 0
     is_bands: bool = False  # True if it is surely no image of Pillow's
