@@ -149,6 +149,9 @@ class World:
         is_new = noted and not re.search("^resuming", start.out, re.MULTILINE)
         if is_new and "metrics.csv" not in run.spoiled:
             run.has_lost_rows = False
+        last = self.folder(start.name) / "last.pt"
+        if is_new and start.status == 2 and noted[-1].position == (0, 0) and not last.exists():
+            run.position = None  # withdrawn: nothing was trained
 
     def _others(self, name: str) -> dict[Path, bytes]:
         """Return the files that a start of the run `name` has nothing to do with."""

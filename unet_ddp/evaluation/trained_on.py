@@ -8,14 +8,14 @@ from functools import cache
 from pathlib import Path
 
 from unet_ddp.data.pairs import Pairs
-from unet_ddp.errors import count_of
+from unet_ddp.errors import UserError, count_of
 
 
 def warn_of_trained(source: Path, pairs: Pairs) -> list[str]:
     """Return a warning if the run of the checkpoint `source` was trained on images of `pairs`; else nothing.
 
-    Images are compared by their paths, so copies in another folder are not found. Runs on packs, windows and
-    storage have no split.csv.
+    Files of this machine are compared by their paths, so copies in another folder are not found. Runs on packs,
+    windows and storage have no split.csv.
     """
     real_folder = cache(os.path.realpath)  # many images have one
 
@@ -28,9 +28,10 @@ def warn_of_trained(source: Path, pairs: Pairs) -> list[str]:
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
             rows = [*csv.DictReader(file)]
         trained = {resolve(Path(row["image"])) for row in rows if row["split"] == "training"}
-    except (OSError, KeyError, csv.Error):
+    except (UserError, OSError, KeyError, csv.Error):  # an object that is not there is a UserError
         return []
-    count = sum(resolve(pair.image.absolute()) in trained for pair in pairs)
+    files = (pair.image for pair in pairs if type(pair.image) is type(Path()))  # not of a pack
+    count = sum(resolve(image.absolute()) in trained for image in files)
     if not count:
         return []
     what = f"{count} of these {count_of(len(pairs), 'image')}"

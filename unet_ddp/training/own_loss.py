@@ -137,12 +137,15 @@ def try_loss(
     name = loss.options.loss
     _check_state(name, loss)
     functions = [term.function for term in loss.own_terms.values()]
+    raised: Exception | None = None
     try:
         with keeping(*functions):  # an object stays the same one
             _try_size(name, loss, *_draw(num_classes, _SIDES, _SIDES[0], device))
     except UserError:
         raise
-    except Exception:  # of code that is not ours
+    except Exception as error:  # of code that is not ours
+        raised = error
+    if raised:  # outside of except: a second traceback alone is shown
         with keeping(*functions):
             _try_size(name, loss, *_draw(num_classes, sides, _PATCHES, device))
     new = type(loss)(loss.options).to(device)
