@@ -34,6 +34,16 @@ KEPT: list[Acts] = [
         ("start", "-r", ["--resume", "--patience=1", "--validation=0"],
          Fault("EDQUOT", 0, lasts=True), False, None),  # the folder
     ],
+    [
+        ("start", "a", ["--stop-after=1epochs"], Fault("kill", 67), True, None),
+        ("spoil", "a", "last.pt", "flip", 0.23),
+        ("start", "a", [], None, False, None),  # to be followed: --resume, then --overwrite
+    ],
+    [
+        ("start", "a", ["--save-every=1", "--validation=0", "--epochs=3"], None, True, None),
+        ("start", "a", ["--resume", "checkpoints/a/epoch_0002.pt", "--overwrite"],
+         Fault("EROFS", on="metrics.csv"), True, None),
+    ],
 ]  # fmt: skip
 """Acts that once broke a promise, as `benchmarks.search` prints them."""
 

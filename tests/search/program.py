@@ -169,6 +169,7 @@ def find_advice(start: Start) -> Iterator[Advice]:
     file, flags, name = text.split(":")[0], list(start.flags), start.name
     source = names_file(flags)
     plain = [flag for flag in flags if flag not in ("--resume", source)]
+    begun = plain if "start a new run with" in text else flags
     if re.search(r"delete it(?! with)|move it away", said):
         yield "delete it", name, flags, file
     if re.search(r"rename (it|them)", text):
@@ -186,7 +187,7 @@ def find_advice(start: Start) -> Iterator[Advice]:
     if found := re.search(r"(?:with|use) --resume(?: (\S*\.pt))?", said):
         yield found[0], name, [*plain, "--resume", *filter(None, found.groups())], ""
     if re.search(r"(?:with|use|and) --overwrite", said):
-        yield "use --overwrite", name, [*flags, "--overwrite"], ""
+        yield "use --overwrite", name, [*begun, "--overwrite"], ""
     if "--load" in said:
         named = re.search(r"--load (.*?\.pt) and --exp-name", text)
         weights = (
@@ -197,4 +198,4 @@ def find_advice(start: Start) -> Iterator[Advice]:
         to = "another" if "and --exp-name" in said else name
         yield "--load", to, [*plain, "--load", weights], ""
     elif re.search(r"folder with .*--(exp-name|checkpoints)|--exp-name NAME", said):
-        yield "--exp-name NAME", "another", flags, ""
+        yield "--exp-name NAME", "another", begun, ""

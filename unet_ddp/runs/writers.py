@@ -86,7 +86,7 @@ def open_files(
     have changed in metrics.csv, or deleted, is a line in the `log`.
     """
     done, path = state.epoch * state.steps_per_epoch, config.folder / "metrics.csv"
-    with write_errors(path, "free some space, or resume on another disk"):
+    with write_errors(path, "free some space"):
         aside = _set_aside_foreign(path)
         rows = CsvWriter(path, after=done)
     if rows.count < state.epoch:
