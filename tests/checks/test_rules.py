@@ -79,6 +79,8 @@ GREY, BANDS = {"channels": 1}, {"channels": 5}
         ([scanned("a", {"width": 41}), scanned("b", {"height": 31})], {}, ["m/a.png is", "m/b.png is 40x30, its image 40x31"]),
         ([scanned("a", {"width": 41}), scanned("b")], {"resize_masks": True}, []),
         ([scanned("a", {"width": 30, "height": 40})], {}, ["one of them is rotated by 90 degrees"]),
+        ([scanned("a"), scanned("b", {"width": 30, "height": 40})], {"resize_masks": True}, ["m/b.png is 40x30, its image 30x40; one of them is rotated by 90 degrees"]),
+        ([scanned("a", {"width": 41, "height": 40}, {"width": 40, "height": 41})], {"resize_masks": True}, []),  # a pixel more
         # kinds of masks
         ([scanned("a"), scanned("b", None, {"is_colour": True}), scanned("c")], {}, ["m/b.png is a colour image, m/a.png is not: masks"]),
         ([scanned("a"), scanned("b", None, {"channels": 3})], {}, ["m/b.png is a colour image"]),
@@ -226,6 +228,41 @@ def test_a_run_stops_at_the_first_problem() -> None:
         check_rules(
             DataConfig(), Report(), Table.from_scan([scanned("a", {"width": 41, "dtype": "x"})])
         )
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "is_warned"),
+    [
+        ((640, 480), (640, 480), False),
+        ((641, 481), (320, 240), False),  # half of odd sides, rounded down
+        ((641, 481), (321, 241), False),  # or up
+        ((641, 481), (80, 60), False),
+        ((41, 31), (3, 2), False),
+        ((320, 240), (641, 481), False),  # the mask is larger
+        ((640, 480), (641, 480), False),
+        ((32, 24), (22, 24), True),  # cropped
+        ((640, 480), (480, 480), True),
+        ((640, 480), (240, 320), True),  # rotated, and half as large
+        ((22, 24), (64, 48), True),
+    ],
+)
+def test_masks_whose_proportions_resizing_changes_are_told(
+    image: tuple[int, int], mask: tuple[int, int], is_warned: bool
+) -> None:
+    sides = "width", "height"
+    pairs = [
+        scanned(name, dict(zip(sides, image, strict=True)), dict(zip(sides, mask, strict=True)))
+        for name in "ab"
+    ]
+    report = Report()
+    check_rules(DataConfig(resize_masks=True), report, Table.from_scan([scanned("0"), *pairs]))
+    expected = []
+    if is_warned:
+        expected = [
+            "2 masks of other proportions than the image, e.g. m/a.png is {}x{}, its image {}x{}; resizing distorts "
+            "it: if it was cropped or turned, mend it".format(*mask, *image)
+        ]
+    assert report.warnings == expected
 
 
 @pytest.mark.parametrize(

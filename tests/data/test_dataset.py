@@ -135,6 +135,20 @@ def test_a_mask_of_another_size_is_named_or_resized(tmp_path: Path) -> None:
     assert read(dataset(pair, resize_masks=True)).mask.tolist() == IDS
 
 
+def test_a_rotated_mask_is_not_resized(tmp_path: Path) -> None:
+    """At a scale, sides that are exchanged by rounding are those of a mask of another size."""
+    rotated = save(tmp_path, "a", PIXELS, MASK.T.copy())
+    error = dataset(rotated, resize_masks=True)[0, 0]
+    assert isinstance(error, UserError)
+    assert str(error).endswith("is 2x4, its image 4x2; one of them is rotated by 90 degrees")
+    size = np.zeros((8, 19), np.uint8)
+    other = save(tmp_path, "b", size, np.zeros((20, 9), np.uint8))
+    scaled = dataset(other, resize_masks=True, scale=0.25)  # 5x2, and 2x5
+    assert read(scaled).mask.shape == (2, 5)
+    square = save(tmp_path, "c", size[:, :7], np.zeros((7, 8), np.uint8))
+    assert read(dataset(square, resize_masks=True)).mask.shape == (8, 7)
+
+
 def test_an_image_of_another_size_than_the_batch_is_named(pair: Pair) -> None:
     assert read(dataset(pair, size=(2, 4))).image.shape == (2, 4, 1)
     for size in ((2, 5), (3, 4)):

@@ -15,7 +15,8 @@ from PIL import Image
 from tests.conftest import make_set
 from unet_ddp.cli import parse_train
 from unet_ddp.data.drawing import save_picture
-from unet_ddp.data.matching import Report, find_pairs, mask_size_message, read_list
+from unet_ddp.data.mask_sizes import mask_size_message
+from unet_ddp.data.matching import Report, find_pairs, read_list
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.errors import UserError
 

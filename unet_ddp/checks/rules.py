@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,8 +16,9 @@ from unet_ddp.checks.mask_palettes import are_two_classes, check_palettes, commo
 from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import MaskValues
+from unet_ddp.data.mask_sizes import is_rotated, keeps_proportions, mask_size_message
 from unet_ddp.data.masks import Flags, Size
-from unet_ddp.data.matching import Report, mask_size_message
+from unet_ddp.data.matching import Report
 from unet_ddp.data.pairs import FileKind
 from unet_ddp.data.preprocessing import PixelRange
 from unet_ddp.data.readers.base import ImageFormat, bits_of
@@ -26,15 +28,32 @@ from unet_ddp.settings import called
 
 
 def _check_sizes(table: Table, config: DataConfig) -> Iterator[str]:
-    """Yield a line for each mask that has not the size of its image."""
-    if config.resize_masks:
-        return
-    differ = [k for k, kind in enumerate(table.kinds) if kind.mask.size != kind.image.size]
+    """Yield a line for each mask that has not the size of its image, and can't or shall not be resized."""
+    is_wrong = is_rotated if config.resize_masks else operator.ne
+    for mask, size, image_size in _find_sizes(table, is_wrong):
+        yield mask_size_message(mask, size, image_size, "resize one, or use --resize-masks")
+
+
+def _find_sizes(
+    table: Table, are_wrong: Callable[[Size, Size], bool]
+) -> Iterator[tuple[Path, Size, Size]]:
+    """Yield each mask that `are_wrong` refuses for its size and its image's, with both."""
+    wrong = [k for k, kind in enumerate(table.kinds) if are_wrong(kind.mask.size, kind.image.size)]
     kinds = table.columns["kind"][:]
-    for row in np.flatnonzero(np.isin(kinds, differ)).tolist():
+    for row in np.flatnonzero(np.isin(kinds, wrong)).tolist():
         kind = table.kinds[kinds[row]]
-        sizes = kind.mask.size, kind.image.size
-        yield mask_size_message(table.pairs[row].mask, *sizes, "resize one, or use --resize-masks")
+        yield table.pairs[row].mask, kind.mask.size, kind.image.size
+
+
+def _warn_of_proportions(table: Table) -> Iterator[str]:
+    """Yield a line about masks that resizing distorts."""
+    found = list(
+        _find_sizes(table, lambda *sizes: not (keeps_proportions(*sizes) or is_rotated(*sizes)))
+    )
+    if found:
+        advice = "resizing distorts it: if it was cropped or turned, mend it"
+        example = mask_size_message(*found[0], advice)
+        yield f"{count_of(len(found), 'mask')} of other proportions than the image, e.g. {example}"
 
 
 def _check_kinds(table: Table, config: DataConfig) -> Iterator[str]:
@@ -150,6 +169,8 @@ def check_rules(config: DataConfig, report: Report, table: Table) -> ImageFormat
     """
     for rule in _RULES:
         report.add_problems(list(rule(table, config)))
+    if config.resize_masks:
+        report.warnings += _warn_of_proportions(table)
     headers = [kind.image for kind in table.kinds]
     most = max(header.channels for header in headers)
     channels = config.channels or most

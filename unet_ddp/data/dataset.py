@@ -14,14 +14,13 @@ from torch.utils.data import Dataset
 
 from unet_ddp.data.augmentation import Augmentation, Cut
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.mask_sizes import fit_mask
 from unet_ddp.data.masks import IGNORE_ID, Ids, Size, surround
-from unet_ddp.data.matching import mask_size_message
 from unet_ddp.data.memory import Arrays, SampleStore
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import PixelRange
 from unet_ddp.data.readers.base import Codes, ImageFormat, Scene
 from unet_ddp.data.readers.read import Source
-from unet_ddp.data.readers.resize import resize_nearest
 from unet_ddp.data.samplers import Draw, Key, Order, shuffle
 from unet_ddp.data.splits import Split
 from unet_ddp.errors import UserError
@@ -157,8 +156,6 @@ class SegmentationDataset(Dataset[Sample | UserError]):
         planes, void = self.labels.may_overlap, self.labels.void
         with self.pairs.local(path, void) as local, Source(local, planes) as source:
             codes = source.mask(scale=scale, labels=self.labels)
-        if size in (None, codes.shape):
+        if size is None:
             return codes
-        if not self.resize_masks:
-            raise UserError(mask_size_message(path, codes.shape, size))
-        return resize_nearest(codes, size)
+        return fit_mask(codes, size, path, resize=self.resize_masks, is_whole=scale == 1)

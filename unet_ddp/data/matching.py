@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 from unet_ddp.data.affixes import divide, find_suffix
 from unet_ddp.data.csv_cells import read_rows
 from unet_ddp.data.listing import files_by_name, find_predictions
-from unet_ddp.data.masks import Size
 from unet_ddp.data.names import copies_of, file_key, find_spelling, without_compound
 from unet_ddp.data.other_files import advise_on_others, note_others
 from unet_ddp.data.pairs import CLASSES_MARK, DataPaths, Pair, Pairs, Stamp, collect, list_kinds
@@ -70,16 +69,6 @@ class Report:
         except UserError as error:
             self.add_problems([str(error)])
             return None
-
-
-def mask_size_message(
-    mask: Path, mask_size: Size, image_size: Size, advice: str = "resize one"
-) -> str:
-    """Return the message for a mask whose (height, width) is not that of its image."""
-    (height, width), (image_height, image_width) = mask_size, image_size
-    if mask_size == image_size[::-1]:
-        advice = "one of them is rotated by 90 degrees"
-    return f"{mask} is {width}x{height}, its image {image_width}x{image_height}; {advice}"
 
 
 def find_pairs(
