@@ -67,7 +67,7 @@ def problems(*pairs: ScannedPair, **flags: Any) -> list[str]:
     return report.problems
 
 
-GREY, BANDS = {"channels": 1}, {"channels": 5}
+GREY, BANDS, DEEP = {"channels": 1}, {"channels": 5}, {"dtype": "uint16"}
 
 
 @pytest.mark.parametrize(
@@ -130,6 +130,14 @@ GREY, BANDS = {"channels": 1}, {"channels": 5}
         ([scanned("a", None, {"bits": 1}), scanned("b", values=(0, 1, 255), counts=(1, 2, 3))], {}, []),
         ([scanned("a", None, {"bits": 1}, values=(0,), counts=(9,)), scanned("b", values=(0, 255))], {}, []),
         ([scanned("a", None, {"bits": 1}), scanned("b", values=(0, 2))], {}, []),
+        ([scanned("a", None, DEEP, values=(0, 65535)), scanned("b", values=(0, 255))], {}, ["m/a.png has 16 bit, so its white is 65535, and 255 in m/b.png: save all masks with 8 bit"]),
+        ([scanned("a", None, DEEP, values=(0, 32896)), scanned("b", None, DEEP, values=(65535,), counts=(9,)), scanned("c", values=(0, 128))], {}, ["m/a.png has 16 bit, so its grey is 32896, and 128 in m/c.png"]),
+        ([scanned("a", None, DEEP, values=(0, 65535)), scanned("b", values=(0, 255))], {"mask_threshold": 0}, []),
+        ([scanned("a", None, DEEP, values=(0, 65535)), scanned("b", values=(0, 255))], {"instances": True}, []),
+        ([scanned("a", None, DEEP, values=(0, 257)), scanned("b")], {}, []),  # class ids
+        ([scanned("a", None, DEEP, values=(257, 514)), scanned("b", None, DEEP), scanned("c", values=(1, 2))], {}, []),
+        ([scanned("a", None, DEEP, values=(0, 65535)), scanned("b", None, DEEP), scanned("c", values=(0, 255))], {}, []),  # void
+        ([scanned("a", None, DEEP, values=(0, 255)), scanned("b", values=(0, 255))], {}, []),
         # no-data values
         ([scanned("a", {"nodata": -9.0}), scanned("b", {"nodata": -9.0})], {}, []),
         ([scanned("a", {"nodata": -9.0}), scanned("b", {"nodata": -9.5}), scanned("c", {"nodata": -9.5})], {}, ["i/a.png has no-data value -9, i/b.png has -9.5; choose one with --nodata"]),
@@ -189,6 +197,17 @@ def test_only_flags_that_help_are_advised_for_masks_of_1_and_of_255(
         assert (not problems(*pairs, **flags)) == (flags in expected)
         for name, value in flags.items():
             assert (f"--{name.replace('_', '-')} {value}" in advice) == (flags in expected)
+
+
+def test_masks_of_1_and_of_white_in_16_bit_are_told() -> None:
+    pairs = scanned("a"), scanned("b", None, DEEP, values=(0, 65535))
+    table = Table.from_scan(pairs)
+    assert find_mixture(table, common_values(table), DataConfig()) == (
+        "masks of 0 and 1 (m/a.png) and of 0 and 65535 (m/b.png): use --mask-threshold 0 if 1 and 65535 are one "
+        "class, --ignore-index 65535 if 65535 is void, or --classes 3"
+    )
+    both = Table.from_scan([*pairs, scanned("c", None, DEEP, values=(1, 65535))])
+    assert find_mixture(both, common_values(both), DataConfig()) is None
 
 
 def test_a_threshold_is_advised_for_palettes_only_if_it_helps() -> None:
