@@ -60,10 +60,11 @@ def _warn_of_proportions(table: Table) -> Iterator[str]:
 
 def _check_kinds(table: Table, config: DataConfig) -> Iterator[str]:
     """Yield lines if colour masks are among others, or images differ in type or channels."""
+    name = "a colour image" + " or of 3 bands" * config.overlap
     yield from _odd_ones(
         table,
         "mask",
-        lambda kind: "a colour image" if kind.mask.has_colour_values else "not",
+        lambda kind: name if kind.mask.has_colour_values else "not",
         "is {0}, {other} is {1}: masks of one data set must be of one kind",
     )
     yield from _odd_ones(

@@ -65,7 +65,7 @@ def scan(
     missing = sorted(each.missing() for each in find_readers(paths) if issubclass(each, Scene))
     key = f"{READERS} {pairs[0].mask.parent.resolve()} {nodata} {channels} {missing} {describe_readers(paths)}"
     if planes:
-        key += f" planes {ignore}"
+        key += f" bands {ignore}"
     scanner = _Scanner(pairs, nodata, channels, planes, ignore, ScanCache(key))
     bar = partial(tqdm, unit="file", leave=False, disable=hides_bars())
     try:

@@ -55,6 +55,7 @@ def test_folders_that_overlap_need_the_flag(folder: Path) -> None:
     ]
     report = check(folder, "--overlap")
     assert report.problems == []
+    assert not any("the same pixels" in line for line in report.warnings)
     assert not any("is left" in line for line in report.warnings)  # of vessels, which are in none
     assert report.notes[0] == (
         "20.0 % of the labelled pixels are in two or more classes: organ and tumour 20.0 % (e.g. "
@@ -242,6 +243,43 @@ def test_a_page_for_each_class(folder: Path) -> None:
     assert [has[3, 0] for has in data.labels.planes(ids)] == [True, True]
     with pytest.raises(UserError, match="holds several frames or pages"):
         prepare_data(configure(folder, *flags[:2]), parts=DATA_PARTS, seed=0)
+
+
+def test_masks_of_different_numbers_of_pages_are_told(folder: Path) -> None:
+    planes = np.stack([plane(0, 4), plane(3, 5), plane(0, 2), plane(5, 6)])
+    (folder / "p").mkdir()
+    for k in IDS:
+        tifffile.imwrite(folder / "p" / f"{k}.tif", planes, photometric="minisblack")
+    flags = ["--masks", str(folder / "p"), "--overlap"]
+    assert check(folder, *flags).warnings == []
+    tifffile.imwrite(folder / "p" / "3.tif", planes[:2], photometric="minisblack")
+    report = check(folder, *flags)
+    assert report.problems == []
+    assert report.warnings == [
+        f"{folder}/p/3.tif has 2 bands or pages, {folder}/p/1.tif has 4: each is a class by its place; save a black "
+        "one for each class that a mask lacks"
+    ]
+    tifffile.imwrite(folder / "p" / "3.tif", planes[:3], photometric="minisblack")
+    problem, *_ = check(folder, *flags).problems
+    assert "3.tif is a colour image or of 3 bands" in problem
+    tifffile.imwrite(folder / "p" / "3.tif", planes[0], photometric="minisblack")
+    assert any("3.tif has 1 band or page" in line for line in check(folder, *flags).warnings)
+
+
+@pytest.mark.parametrize("kind", ["folders", "pages"])
+def test_classes_with_the_same_pixels_are_told(folder: Path, kind: str) -> None:
+    masks = [plane(0, 4), plane(3, 5), plane(0, 4)]
+    for k in IDS:
+        for name, mask in zip(("organ", "tumour", "vessel"), masks, strict=True):
+            save(folder / "m" / name / f"{k}.png", mask)
+        pages = np.stack([*masks, plane(5, 6)])
+        (folder / "p").mkdir(exist_ok=True)
+        tifffile.imwrite(folder / "p" / f"{k}.tif", pages, photometric="minisblack")
+    flags = [] if kind == "folders" else ["--masks", str(folder / "p")]
+    names = "organ, vessel" if kind == "folders" else "1, 3"
+    assert check(folder, *flags, "--overlap").warnings == [
+        f"the classes {names} have the same pixels in all masks; check that each mask is of its own class"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,40 @@ def test_classes_are_the_bits_that_occur() -> None:
     assert infer([0, 0xFF0000], rgb=True).num_classes == 3
 
 
+@pytest.mark.parametrize(
+    ("values", "rgb", "shown"),
+    [
+        ([0, 255], False, "255 in m.png is all 8 classes"),
+        ([0, 1, 2, 3, 255], False, "255 in m.png is all 8 classes"),  # pages beside one of white
+        ([0, 0xFFFFFF], True, "#ffffff in m.png is all 3 classes"),
+        ([0, 0x010101], True, "#010101 in m.png is all 3 classes"),
+        ([0, 0xFF0000, 0xFFFFFF], True, "#ffffff in m.png is all 3 classes"),
+    ],
+)
+def test_white_is_not_all_classes(values: list[int], rgb: bool, shown: str) -> None:
+    with pytest.raises(UserError) as raised:
+        infer(values, rgb)
+    white = shown.split()[0]
+    assert shown in str(raised.value) and "leave --overlap out" in str(raised.value)
+    assert "use --ignore-index" in str(raised.value) and str(raised.value).count(white) == 2
+    ignored = infer([*values, 1, 2], rgb, ignore_index=values[-1])
+    assert ignored.ignore == values[-1]
+
+
+@pytest.mark.parametrize(
+    ("values", "rgb"),
+    [
+        ([0, *(1 << k for k in range(8)), 255], False),
+        ([0, 1, 3, 7, 15, 31, 63, 127, 255], False),  # each inside the one before
+        (list(range(256)), False),
+        ([0, 0xFF0000, 0x00FF00, 0xFFFFFF], True),  # blue is in no other
+        ([0, 511], False),
+    ],
+)
+def test_white_may_be_all_classes_that_occur_elsewhere(values: list[int], rgb: bool) -> None:
+    infer(values, rgb)
+
+
 def test_the_value_that_predictions_give_pixels_without_data_is_no_class_unasked() -> None:
     values = [0, 1, 3, 128]
     named = infer(values, class_names=("a", "b"))

@@ -110,7 +110,7 @@ class Header:
     @property
     def has_colour_values(self) -> bool:
         """True if the values of a mask are colours."""
-        return self.is_colour or (self.channels > 1 and self.palette is None)
+        return self.is_colour or (self.channels == 3 and self.palette is None)
 
 
 def upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:

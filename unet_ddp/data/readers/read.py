@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -184,10 +183,7 @@ class Source(AbstractContextManager["Source"]):
     def header(self) -> Header:
         """Size and format; pixels are not decoded."""
         with self.reading() as opened:
-            header = check_header(opened)
-        if self._planes and header.channels != 3:  # a mask's planes become one channel
-            return replace(header, channels=1)
-        return header
+            return check_header(opened)
 
     def image(
         self, wanted: ImageFormat, *, scale: float = 1.0

@@ -47,6 +47,7 @@ def check_planes(config: DataConfig, table: Table, values: MaskValues, report: R
     if not config.overlap:
         return [f"{first}: a folder for each class, and {shared.advise(first)}"]
     report.notes += shared.describe()
+    report.warnings += [*shared.warn_of_equal(), *_warn_of_bands(table)]
     if values.names and config.ignore_index is not None and shared.lost:
         report.warnings.append(
             f"--ignore-index {config.ignore_index}: no pixel of {', '.join(shared.lost)} is left; if "
@@ -80,7 +81,7 @@ class _Shared:
     def __init__(self, values: MaskValues, config: DataConfig) -> None:
         ignore = None if values.names else config.ignore_index  # in codes of folders, it is a bit
         kept = {v: n for v, n in values.counts.items() if v != ignore}
-        codes = {value: _code_of(value, rgb=values.rgb) for value in kept}
+        codes = {value: code_of(value, rgb=values.rgb) for value in kept}
         names = list(values.names or config.class_names or ())
         names += [str(k + 1) for k in range(len(names), 16)]
         self.labelled = self.pixels = 0
@@ -95,6 +96,10 @@ class _Shared:
             for pair in combinations(bits, 2):
                 pairs[pair] += kept[value]
                 most[pair] = max(most.get(pair, value), value, key=kept.__getitem__)
+        self._equal: dict[tuple[int, ...], list[str]] = {}  # classes by the values that have them
+        for k in (k for k in range(16) if found >> k & 1):
+            having = tuple(value for value, code in codes.items() if code >> k & 1)
+            self._equal.setdefault(having, []).append(names[k])
         self.lost = [name for k, name in enumerate(values.names) if not found >> k & 1]
         self._pairs = [
             (
@@ -120,6 +125,12 @@ class _Shared:
             f"{file}): use --overlap"
         )
 
+    def warn_of_equal(self) -> Iterator[str]:
+        """Yield a line about classes that have the same pixels in all masks."""
+        for same in self._equal.values():
+            if len(same) > 1:
+                yield f"the classes {', '.join(same)} have the same pixels in all masks; check that each mask is of its own class"
+
     def describe(self) -> Iterator[str]:
         """Yield a line with the pairs of classes that share most pixels."""
         if self.pixels:
@@ -128,11 +139,25 @@ class _Shared:
             yield f"{share} of the labelled pixels are in two or more classes: {shown}"
 
 
-def _code_of(value: int, *, rgb: bool) -> int:
+def code_of(value: int, *, rgb: bool) -> int:
     """Return the bits of a mask's value; an ignored pixel has none."""
     if rgb:
         return sum((band > 0) << k for k, band in enumerate(unpack_colour(value)))
     return 0 if value < 0 or value & IGNORED_CODE else value & (IGNORED_CODE - 1)
+
+
+def _warn_of_bands(table: Table) -> Iterator[str]:
+    """Yield a line if masks have different numbers of bands or pages, each of which is a class."""
+    examples: dict[int, Path] = {}
+    for kind, _, pair in table.groups:
+        examples.setdefault(1 if kind.mask.palette else kind.mask.channels, pair.mask)
+    if len(examples) > 1:
+        (fewest, one), *_, (most, other) = sorted(examples.items())
+        shown = "1 band or page" if fewest == 1 else f"{fewest} bands or pages"
+        yield (
+            f"{one} has {shown}, {other} has {most}: each is a class by its place; save a "
+            "black one for each class that a mask lacks"
+        )
 
 
 def _find_lacking(table: Table, folders: Sequence[str]) -> Iterator[str]:

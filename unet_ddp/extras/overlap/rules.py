@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 
@@ -10,10 +13,12 @@ from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.errors import UserError, join_some
 from unet_ddp.extras.overlap.bits import MOST_CLASSES, SMALL
+from unet_ddp.extras.overlap.checks import code_of
 from unet_ddp.extras.overlap.folders import split_marked
 from unet_ddp.extras.overlap.labels import IGNORED_BIT, OverlapLabels
 
 _BANDS = 3  # of colour masks
+_WHITE = 255  # of grey masks with 8 bit
 
 
 def infer_overlap_labels(masks: MaskValues, config: DataConfig) -> OverlapLabels:
@@ -33,6 +38,7 @@ def infer_overlap_labels(masks: MaskValues, config: DataConfig) -> OverlapLabels
         _check_folders(names, masks, ignore)
         ignore, void = None, ignore  # of their files: in their codes, it is a bit
     values = _find_counted(masks, names, ignore)
+    _refuse_white(masks, values)
     if config.ignore_index is not None and not any(values):
         raise UserError(
             f"--ignore-index {config.ignore_index}: all masks are empty but for it: there is nothing to segment; "
@@ -66,6 +72,24 @@ def _find_counted(
     if names is not None and len(names) <= SMALL:  # see `OverlapLabels.nodata`
         values = [value for value in values if value != 1 << SMALL]
     return values
+
+
+def _refuse_white(masks: MaskValues, values: list[int]) -> None:
+    """Refuse masks in which white, which has the bits of all classes, is the only value of two or more of these."""
+    if masks.names:  # the bits are those of files
+        return
+    white = (1 << _BANDS) - 1 if masks.rgb else _WHITE
+    codes = {value: code_of(value, rgb=masks.rgb) for value in values}
+    others = reduce(or_, (code for code in codes.values() if code != white), 0)
+    found = [value for value, code in codes.items() if code == white]
+    if not found or (white & ~others).bit_count() < 2:
+        return
+    shown = masks.show(found[:1])
+    raise UserError(
+        f"--overlap: {shown} in {masks.examples[found[0]]} is all {white.bit_count()} classes at once, and some occur "
+        "nowhere else; leave --overlap out if white is one class, or save a page or a folder for each class, or use "
+        f"--ignore-index {quote(shown)} if it marks pixels to ignore"
+    )
 
 
 def _check_folders(names: tuple[str, ...], masks: MaskValues, void: int | None) -> None:
