@@ -140,6 +140,12 @@ def test_classes_that_may_be_soft_edges_are_a_warning(
     assert said in line
 
 
+def test_colours_of_objects_are_no_soft_edges() -> None:
+    """Their labels' values are the classes of objects, background and border."""
+    values = masks({BLACK: 900, RED: 90, GREEN: 40, 0x80: 9}, rgb=True)
+    assert warn_soft_edges(values, choose_labels(values, DataConfig(instances=True))) == []
+
+
 @pytest.mark.parametrize(
     ("counts", "how", "flags"),
     [

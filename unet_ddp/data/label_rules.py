@@ -245,7 +245,8 @@ def warn_soft_edges(masks: MaskValues, labels: Labels) -> list[str]:
     and white, eight between each two if all are close, as class ids are.
     """
     is_named = labels.names and (labels.rgb or labels.palette)
-    if labels.threshold is not None or labels.rounded or labels.may_overlap or is_named:
+    are_classes = not (labels.may_overlap or labels.objects)  # rather than bits, or numbers
+    if labels.threshold is not None or labels.rounded or not are_classes or is_named:
         return []
     values = sorted(labels.values, key=lambda value: masks.counts.get(value, 0))
     counts = np.array([masks.counts.get(value, 0) for value in values])
