@@ -111,6 +111,24 @@ def test_names_may_have_a_suffix_and_masks_no_image(folder: Path) -> None:
     assert list(find(folder, suffix="_mask").names()) == ["b", "sub/a"]
 
 
+@pytest.mark.parametrize("of_organs", ["{}_organ", "{}"])
+def test_names_that_end_with_their_class_are_refused(folder: Path, of_organs: str) -> None:
+    """A suffix is that of all folders: the other class would be left out."""
+    for path in sorted((folder / "m").rglob("*.*")):
+        is_organ = "organ" in path.parts
+        stem = of_organs.format(path.stem) if is_organ else f"{path.stem}_tumour"
+        path.rename(path.with_name(f"{stem}{path.suffix}"))
+    with pytest.raises(UserError) as raised:
+        find_pairs(folder / "i", folder / "m", planes=True)
+    text = str(raised.value)
+    assert text.startswith(f"{folder}/m: masks are named by their class, e.g. {folder}/m/organ/")
+    assert "_tumour" in text and text.endswith("in all folders, as car/x.png and tree/x.png")
+    with pytest.raises(
+        UserError, match=r"^no mask for .*b\.jpg: looked for .*b_tumour"
+    ):  # as named
+        find(folder, suffix="_tumour")
+
+
 def test_what_is_wrong_with_the_names(folder: Path) -> None:
     save(folder / "m" / "organ" / "b.tif", plane(1, 2))
     report = Report(collects=True)

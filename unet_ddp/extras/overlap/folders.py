@@ -18,7 +18,7 @@ from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, find_stamp
 from unet_ddp.data.readers.bands import IGNORED_CODE, MOST_PLANES, join_planes
 from unet_ddp.data.readers.base import Codes
 from unet_ddp.data.readers.read import Source
-from unet_ddp.data.suffixes import detect_suffix
+from unet_ddp.data.suffixes import detect_suffix, is_number
 from unet_ddp.errors import UserError, join_some
 from unet_ddp.files import temporary_folder, write_errors
 from unet_ddp.prediction.outputs.image_files import write_png
@@ -103,6 +103,8 @@ def merge_class_masks(
     folders = {folder for classes in merged.values() for folder in classes}
     if len(folders) < 2 or _match(found_images, found_masks, suffix):
         return found_masks
+    if suffix is None:
+        _refuse_own_suffixes(masks, found_images, merged)
     if not _match(found_images, merged, suffix):
         return found_masks
     if len(folders) > MOST_PLANES:
@@ -118,6 +120,33 @@ def merge_class_masks(
         found[name] = several[0] if several else [str(marked)]
         stamps[str(marked)] = stamp_of(marked)
     return found
+
+
+def _refuse_own_suffixes(
+    masks: Path, images: Collection[str], merged: Mapping[str, Mapping[str, list[str]]]
+) -> None:
+    """Refuse masks whose names end in each folder with another word, as car/x_car.png and tree/x_tree.png.
+
+    A suffix is one for all folders: the masks of the others would have no image.
+    """
+    if any(len(classes) > 1 for classes in merged.values()):
+        return
+    names: dict[str, list[str]] = {}
+    for name, classes in merged.items():
+        names.setdefault(next(iter(classes)), []).append(name)
+    found: dict[str, str] = {}  # an example by what its folder's names add
+    for some in names.values():
+        added = detect_suffix(images, some, may_be_empty=True)
+        is_other = bool(added) and is_number(added)  # 10 is not the mask of 1
+        if not is_other and _match(images, some, added):
+            example = min(name for name in some if name.endswith(added))
+            found.setdefault(added, next(iter(merged[example].values()))[0])
+    if len(found) > 1:
+        one, other, *_ = found.values()
+        raise UserError(
+            f"{masks}: masks are named by their class, e.g. {one} and {other}: give the masks of an image one name in "
+            "all folders, as car/x.png and tree/x.png"
+        )
 
 
 def _match(images: Collection[str], masks: Iterable[str], suffix: str | None) -> bool:
