@@ -443,6 +443,32 @@ def test_names_are_not_guessed_if_an_image_would_have_no_mask(tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize("lacking", [[1], [4], [8], [2, 5]])
+def test_an_image_without_a_mask_is_named_among_names_that_differ(
+    tmp_path: Path, lacking: list[int]
+) -> None:
+    touch(tmp_path / "i", *(f"image_{n}.jpg" for n in range(1, 9)))
+    touch(tmp_path / "m", *(f"mask_{n}.png" for n in range(1, 9) if n not in lacking))
+    pairs, report = matched(tmp_path / "i", tmp_path / "m")
+    assert [pair.mask.name for pair in pairs] == [
+        pair.image.with_suffix(".png").name.replace("image", "mask") for pair in pairs
+    ]
+    assert len(pairs) == 8 - len(lacking)
+    first = next(n for n in range(1, 9) if n not in lacking)
+    goes = f"{tmp_path}/i/image_{first}.jpg goes with {tmp_path}/m/mask_{first}.png"
+    assert report.problems == [
+        f"no mask for {tmp_path}/i/image_{n}.jpg, as others have; names differ: {goes}: add such a mask, or remove the image"
+        for n in lacking
+    ]
+
+
+def test_few_masks_say_nothing_of_names_that_differ(tmp_path: Path) -> None:
+    touch(tmp_path / "i", *(f"image_{n}.jpg" for n in range(1, 9)))
+    touch(tmp_path / "m", *(f"mask_{n}.png" for n in range(1, 5)))
+    pairs, report = matched(tmp_path / "i", tmp_path / "m")
+    assert not pairs and len(report.problems) == 8
+
+
 def test_links_in_a_circle_are_followed_once(tmp_path: Path) -> None:
     touch(tmp_path / "i", "sub/a.jpg")
     touch(tmp_path / "m", "sub/a.png")

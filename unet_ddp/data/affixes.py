@@ -189,7 +189,7 @@ def find_suffix(images: Files, masks: Files, suffix: str | None) -> tuple[Files,
         if added and suffix is None:
             refuse_several(images, masks, added)
         return masks, added, []
-    first = min(images)
+    first = min(images.keys() & renamed.keys())
     return renamed, "", [f"names differ: {images[first][0]} goes with {renamed[first][0]}"]
 
 
@@ -197,7 +197,8 @@ def rename_masks(images: Iterable[str], masks: Files, suffix: str | None) -> Fil
     """Return the masks by their images' names, where both differ by what all names of a side begin or end with.
 
     image_1 goes with mask_1, 21_training with 21_manual1, and x_leftImg8bit with x_gtFine_labelIds if that is
-    the `suffix`. None if not every image has a mask so, or if what differs has other numbers.
+    the `suffix`. None if what differs has other numbers, or if an image has no mask so: where no mask is left
+    over, some images may lack theirs.
     """
     images = sorted(images)
     named = sorted(name for name in masks if name.endswith(suffix or ""))
@@ -211,11 +212,13 @@ def rename_masks(images: Iterable[str], masks: Files, suffix: str | None) -> Fil
     by_key.pop("", None)
     first, last = _shared_by(images, cut=False)
     for ahead, after in product(range(len(first) + 1), range(len(last) + 1)):
-        if all(_strip(name, ahead, after) in by_key for name in images):
+        keys = {name: key for name in images if (key := _strip(name, ahead, after)) in by_key}
+        lacks_few = len(keys) == len(by_key) and 2 * len(keys) > len(images)
+        if lacks_few or len(keys) == len(images):
             others = _numbers(first[:ahead] + last[len(last) - after :])
             if others and _numbers(start + end) not in ([], others):
                 return None
-            found = {by_key.pop(_strip(name, ahead, after)): name for name in images}
+            found = {by_key[key]: name for name, key in keys.items()}
             return {found.get(name, name): masks[name] for name in named}
     return None
 

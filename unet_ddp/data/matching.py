@@ -105,9 +105,7 @@ def match_folders(
     """
     images, masks, suffix = paths.images, paths.masks, paths.suffix
     assert images is not None and masks is not None  # `Folders` claims these
-    for place in (images, masks):
-        if not (is_address(images) or is_address(masks) or os.path.exists(place)):
-            raise explain_absence(place, "not found; name the folders by --images and --masks")
+    _check_places(images, masks)
     stamps, others = dict[str, Stamp](), Files()
     found_images = dict(readable := files_by_name(images, stamps, others=others))
     found_masks = list_masks(masks, stamps)
@@ -120,18 +118,32 @@ def match_folders(
         found_masks = merge(masks, found_images, found_masks, stamps, suffix)
     if not found_masks:
         raise UserError(f"{masks}: contains no masks {advise_on_others(masks)}")
+    differ = ""
     if merge is None and images.resolve() == masks.resolve():
         found_masks, suffix, notes = divide(images, found_images, suffix)
     else:
         found_masks, suffix, notes = find_suffix(found_images, found_masks, suffix)
+        differ = "".join(notes)
     report.notes += [*notes, *note_others(images, _leave_out(masks, others, images), readable)]
-    pairs, problems = _match_names(found_images, found_masks, stamps, folder=masks, suffix=suffix)
+    pairs, problems = _match_names(
+        found_images, found_masks, stamps, folder=masks, suffix=suffix, differ=differ
+    )
     report.add_problems(problems)
-    if found_masks:
-        first = found_masks[min(found_masks)][0]
-        report.notes.append(f"{count_of(len(found_masks), 'mask')} without image, e.g. {first}")
+    report.notes += _note_unused(found_masks)
     report.warnings += _find_copies(pairs)
     return collect(pairs)
+
+
+def _check_places(images: Path, masks: Path) -> None:
+    for place in (images, masks):
+        if not (is_address(images) or is_address(masks) or os.path.exists(place)):
+            raise explain_absence(place, "not found; name the folders by --images and --masks")
+
+
+def _note_unused(masks: Files) -> list[str]:
+    if not masks:
+        return []
+    return [f"{count_of(len(masks), 'mask')} without image, e.g. {masks[min(masks)][0]}"]
 
 
 def _without_predictions(images: Files, report: Report) -> Files:
@@ -175,10 +187,11 @@ def _match_names(
     *,
     folder: Path,
     suffix: str,
+    differ: str,
 ) -> tuple[list[Pair], list[str]]:
     """Return the pairs of files by name, and a line for each other image; remove their masks.
 
-    `folder` is that of the masks, `suffix` what their names add to the images'.
+    `folder` is that of the masks, `suffix` what their names add to the images', `differ` how they differ otherwise.
     """
     pairs = []
     problems = []
@@ -197,7 +210,10 @@ def _match_names(
             hint = _CLASSES if name in names_in_folders else _NAMES
             if (name + suffix).casefold() in folded:
                 hint = _CASE
-            problems.append(f"no mask for {image}: looked for {folder}/{name}{suffix}.*; {hint}")
+            line = f"no mask for {image}: looked for {folder}/{name}{suffix}.*; {hint}"
+            if differ:
+                line = f"no mask for {image}, as others have; {differ}: add such a mask, or remove the image"
+            problems.append(line)
         else:
             mask = candidates[0]
             known = stamps.get(image), stamps.get(mask)
