@@ -597,6 +597,37 @@ def test_columns_of_a_list_that_are_not_used_are_named(tmp_path: Path) -> None:
     assert report.notes == [f"columns of {folder}/list.csv that are not used: 'groups', 'spilt'"]
 
 
+@pytest.mark.parametrize("column", ["image", "mask", "group", "split"])
+def test_a_column_that_is_there_twice_is_told(tmp_path: Path, column: str) -> None:
+    names = ["image", "mask", "group", "split"]
+    row = {"image": "i/a.png", "mask": "m/a.png", "group": "one", "split": "train"}
+    header = [*names, column]
+    path = listed(tmp_path, ",".join(header) + "\n" + ",".join(map(row.get, header)) + "\n")
+    report = Report()
+    assert len(read_list(path, report)) == 1
+    assert report.warnings == [
+        f"{path}: 2 columns are named {column}; the last is used: remove the others"
+    ]
+
+
+def test_groups_of_a_list_that_are_on_both_sides_are_told(tmp_path: Path) -> None:
+    def warn(*groups: str, sides: tuple[str, str] = ("train", "val")) -> list[str]:
+        rows = [f"i/{k}.png,m/{k}.png,{g},{s}" for k, g, s in zip("ab", groups, sides, strict=True)]
+        report = Report()
+        read_list(listed(tmp_path, "\n".join(["image,mask,group,split", *rows])), report)
+        return report.warnings
+
+    assert warn("car", "car") == [
+        f"{tmp_path}/list.csv: 1 group on both sides, e.g. car: validation scores images like those of training; give "
+        "all rows of a group one split"
+    ]
+    for sides in (("train", "train"), ("train", "test"), ("", "")):
+        assert warn("car", "car", sides=sides) == []
+    assert warn("car", "bus") == warn("", "") == []
+    (line,) = warn("car", "car ")
+    assert line.endswith(": 'car', 'car ' are different groups: remove the blanks")
+
+
 def test_a_list_names_sources(tmp_path: Path) -> None:
     rows = "image,mask,Source\ni/a.png,m/a.png, by night \ni/b.png,m/b.png,\n"
     pairs, problems = read(listed(tmp_path, rows))

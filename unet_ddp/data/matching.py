@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from unet_ddp.data.affixes import divide, find_suffix
 from unet_ddp.data.csv_cells import read_rows
+from unet_ddp.data.list_warnings import warn_of_list
 from unet_ddp.data.listing import files_by_name, find_predictions
 from unet_ddp.data.names import copies_of, file_key, find_spelling, without_compound
 from unet_ddp.data.other_files import advise_on_others, note_others
@@ -259,6 +260,7 @@ def read_list(path: Path, report: Report | None = None) -> Pairs:
     sides = {pair.side for pair in pairs.values()}
     if None in sides and len(sides) > 1:
         problems.append(f"{path}: some rows name their split and some do not; fill the column")
+    report.warnings += warn_of_list(path, [c for c in header if c in _COLUMNS], pairs.values())
     found = collect(pairs[name] for name in sorted(pairs)).find(problems)
     report.add_problems(problems)
     return found
