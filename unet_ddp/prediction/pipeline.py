@@ -7,7 +7,7 @@ the work and runs best on one core: each thread takes an image from its file to 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -220,10 +220,19 @@ def _compute(job: Job, files: ImageFiles, prediction: Prediction) -> None:
     """Make the mask, with one pass of the network for it and all outputs."""
     with ExitStack() as stack:
         watches = [stack.enter_context(each.watch(files, prediction)) for each in job.outputs]
-        try:
+        with _of_one_image():
             prediction.compute([see for see in watches if see is not None])
-        except UserError as error:
-            raise _NotPredictedError(str(error)) from None
+    with _of_one_image():  # after the watches: the edge of the data is no outline
+        prediction.mark_nodata(files.source)
+
+
+@contextmanager
+def _of_one_image() -> Iterator[None]:
+    """Make an error of reading in the block one of its image."""
+    try:
+        yield
+    except UserError as error:
+        raise _NotPredictedError(str(error)) from None
 
 
 class _NotPredictedError(UserError):

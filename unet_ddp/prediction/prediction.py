@@ -110,7 +110,7 @@ class Prediction:
 
     @cached_property
     def mask(self) -> Mask:
-        """Class ids (H, W) uint8, 255 where there is no data; of objects their numbers, uint16 or int32, or 0.
+        """Class ids (H, W) uint8, 255 where a map has no data; of objects their numbers, uint16 or int32, or 0.
 
         It is read-only: to change values, take `mask.copy()`.
         """
@@ -127,8 +127,10 @@ class Prediction:
         """Pixels of each class, (C, H, W) bool; classes that overlap share some."""
         return np.stack([*self.labels.planes(self.ids)])
 
-    def mark_nodata(self, source: Source) -> None:
-        """Set the mask to IGNORE_ID, or an object's numbers to 0, where the image's file has no data."""
+    def mark_nodata(self, source: Source | None) -> None:
+        """Set the mask to IGNORE_ID, or an object's numbers to 0, where the image's file is a map and has no data."""
+        if source is None or source.place is None:
+            return
         objects = self.labels.objects
         with source.reading() as opened:
             if isinstance(opened, Scene):

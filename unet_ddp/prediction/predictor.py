@@ -223,10 +223,11 @@ class Predictor:
         return math.prod(input_size) * max(network.bytes_per_pixel for network in self.networks)
 
     def predict(self, image: SourceImage) -> Prediction:
-        """Return the prediction for an opened image, with its mask if it is in windows."""
+        """Return the prediction for an opened image, with its mask if it is in windows or on a map."""
         prediction = self.prepare(image)
         if isinstance(prediction.scores, TiledScores):
             prediction.compute()
+        prediction.mark_nodata(image.source)
         return prediction
 
     def prepare(self, image: SourceImage) -> Prediction:
@@ -237,9 +238,8 @@ class Predictor:
 
     def in_windows(self, image: SourceImage) -> Prediction:
         """Return the prediction for an image in windows, which are predicted at each use of it."""
-        scores = TiledScores(self, image)
         sizes = image.input_size, image.size
-        return Prediction(scores, self.labels, *sizes, threshold=self.threshold)
+        return Prediction(TiledScores(self, image), self.labels, *sizes, threshold=self.threshold)
 
     def predict_batch(
         self, images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -277,9 +278,9 @@ def test_objects_that_pixels_without_data_cut_are_several(
     write_map(
         here / "a.tif", np.stack([image, data], axis=2), photometric="minisblack", alpha="yes"
     )
-    prediction = grey_predictor(labels)(here / "a.tif")
+    prediction = grey_predictor(labels)(image)
     assert prediction.ids.mean() > 0.4 and prediction.mask.max() == base + 1
-    prediction.mark_nodata(Source(here / "a.tif"))
+    prediction = grey_predictor(labels)(here / "a.tif")
     assert prediction.mask[8, 8] == base + 1 and prediction.mask[20, 8] == base + 2
     assert prediction.mask.max() == base + 2 and not prediction.mask[data == 0].any()
     rings = [each["geometry"]["coordinates"] for each in polygons("a", prediction.mask, labels)]
@@ -294,19 +295,25 @@ def test_parts_of_an_object_that_touch_by_a_corner_are_several(here: Path) -> No
     data[:12, :12] = data[12:, 12:] = 0
     bands = np.stack([image, data], axis=2)
     write_map(here / "a.tif", bands, photometric="minisblack", alpha="yes")
-    prediction = grey_predictor(ObjectLabels.of(("object",)))(here / "a.tif")
-    assert prediction.mask.max() == 1
-    prediction.mark_nodata(Source(here / "a.tif"))
+    predictor = grey_predictor(ObjectLabels.of(("object",)))
+    assert predictor(image).mask.max() == 1
+    prediction = predictor(here / "a.tif")
     assert prediction.mask[8, 16] == 1 and prediction.mask[16, 8] == 2
 
 
 def test_the_edge_of_the_data_is_no_outline_by_which_images_are_ranked(here: Path) -> None:
-    """It is one in a mask with a value for no data, as a TIFF."""
+    """It is one in the mask, in any format, which has a value for no data."""
     scene(here / "a.tif")
     for name in ("a_mask.tif", "a_mask.png"):
         assert run("a.tif", "-o", name, "--rank", f"{name}.csv") == 0
-    assert np.asarray(Image.open("a_mask.tif"))[0, 0] == 254
+        assert np.asarray(Image.open(name))[0, 0] == 254
     assert Path("a_mask.tif.csv").read_text() == Path("a_mask.png.csv").read_text()
+    shares = Predictor.from_checkpoint("checkpoints/best.pt", device="cpu")("a.tif").probabilities
+    ids, window = np.argmax(shares, axis=0).astype(np.uint8), np.ones((3, 3), np.uint8)
+    is_outline = cv2.dilate(ids, window) != cv2.erode(ids, window)
+    entropy = -(shares * np.log2(shares)).sum(axis=0)
+    uncertainty = float(Path("a_mask.tif.csv").read_text().splitlines()[1].split(",")[1])
+    assert uncertainty == pytest.approx(entropy[is_outline].mean(), abs=1e-4)
 
 
 def test_an_image_in_storage_without_a_crs_is_one_line(here: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tqdm import tqdm
 
 from tests.commands.handing import ArrivedError, watching
@@ -86,6 +87,24 @@ def test_a_mask_of_parts_is_that_of_the_whole_by_one_process_or_two(
     for name in ("one", "wide", "two"):
         assert Path(f"{name}.tif").read_bytes() == expected, name
     assert not folders(tmp_path)
+
+
+def test_a_png_of_parts_has_the_pixels_and_shares_of_a_tiff(
+    scene: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pixels without data are in neither; of one process without parts, byte for byte."""
+    write_model(tmp_path / "net.pt", Labels((0, 1), names=("ground", "roof")), scale=1.0)
+    lines, values = [], []
+    for name in ("mask.tif", "mask.png"):
+        with small_is_large() as written:
+            assert run(*scene, "-o", name) == 0
+        assert len(written) == PARTS
+        lines.append(capsys.readouterr().out.splitlines()[-1].partition(": ")[2])
+        values.append(np.asarray(Image.open(name)))
+    assert lines[0] == lines[1] and "roof" in lines[0]
+    assert np.array_equal(*values) and (values[1][:30, :140] == 255).all()
+    assert run(*scene, "-o", "whole.png") == 0
+    assert Path("whole.png").read_bytes() == Path("mask.png").read_bytes()
 
 
 @pytest.mark.processes

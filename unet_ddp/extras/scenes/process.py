@@ -202,14 +202,14 @@ def _predict_parts(
     """Yield the class ids of parts, with pixels without data marked."""
     scene = open_scene(job.predictor, files.source)
     assert scene is not None
-    marks = files.mask.suffix.lower() != ".png" and files.source.place is not None  # as `MaskFile`
+    is_map = files.source.place is not None
     for _, run in groupby(enumerate(share), lambda each: (each[1].block, each[1].row - each[0])):
         keys = [key for _, key in run]  # below each other
         heights = [parts.rows[key.row] for key in keys]
         rows, columns = range(heights[0].start, heights[-1].stop), parts.columns[keys[0].block]
         bands = predict_part(job.predictor, scene, rows, columns, threads=threads)
         for key, own, ids in zip(keys, heights, _cut(bands, map(len, heights)), strict=True):
-            if marks:
+            if is_map:
                 scene.file.mark_nodata(ids, IGNORE_ID, (own.start, columns.start))
             yield key, ids
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,20 +22,13 @@ _PIXELS = 1 << 18  # of a band: they fit into a core's cache
 
 
 class MaskFile(Output):
-    """A PNG or TIFF; a TIFF of an image on a map gets its place, and a value where it has no data."""
+    """A PNG or TIFF; a TIFF of an image on a map gets its place, and the name of its value of no data."""
 
     turn: ClassVar[int] = 1
 
     def files(self, image: ImageFiles) -> Sequence[Path]:
         """Return the mask's name."""
         return [image.mask]
-
-    @contextmanager
-    def watch(self, image: ImageFiles, prediction: Prediction) -> Iterator[None]:
-        """Mark pixels without data after all bands, before any output is written."""
-        yield
-        if image.mask.suffix.lower() != ".png" and image.source.place is not None:
-            prediction.mark_nodata(image.source)
 
     def read(self, image: ImageFiles) -> Mask:
         """Return the mask of an earlier prediction."""
@@ -65,21 +57,21 @@ def write_mask(
         )
     with write_errors(path, ADVICE), replacing(path) as temporary:
         if is_png:
-            _write_png(mask, labels, temporary, mark)
+            _write_png(mask, labels, temporary, mark, is_map=place is not None)
             return
         write_tiff(temporary, mask, labels, mark, has_colours=place is not None)
         if place is not None:
             place.write_to(temporary, labels.nodata_tag)
 
 
-def _write_png(ids: Mask, labels: Labels, path: Path, mark: str) -> None:
-    """Write the pixels of `labels.to_image`."""
+def _write_png(ids: Mask, labels: Labels, path: Path, mark: str, *, is_map: bool) -> None:
+    """Write the pixels of `labels.to_image`; of a map, some may have the value of no data."""
     sample = labels.to_image(ids[:1])
     pixels = np.asarray(sample)
     palette, depth = b"", 8 * pixels.dtype.itemsize
     if sample.mode == "P":
         palette = bytes(sample.getpalette() or [])
-        depth = 1 if max(labels.values) <= 1 else 8
+        depth = 1 if max(labels.values) <= 1 and not is_map else 8
     step = max(1, _PIXELS // ids.shape[1])
     bands = (labels.to_values(ids[top : top + step]) for top in range(0, len(ids), step))
     with path.open("wb") as file:

@@ -11,7 +11,7 @@ from unet_ddp.prediction.prediction import Prediction
 
 
 class NoMask(MaskFile):
-    """No file; pixels without data are marked for the other outputs."""
+    """No file."""
 
     def files(self, image: ImageFiles) -> Sequence[Path]:
         """Return nothing."""
