@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from io import IOBase
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from unet_ddp.files import as_path
 from unet_ddp.heads import Head, Scores
 from unet_ddp.prediction.prediction import Prediction
 from unet_ddp.prediction.predictor import Predictor
-from unet_ddp.prediction.source import SourceImage, open_array
+from unet_ddp.prediction.source import SourceImage, in_memory, open_array
 
 _AT_ONCE = 1 << 17
 """Pixels in a batch: on a CPU, more are no faster than one by one."""
@@ -35,15 +36,19 @@ def predict_list(
     _refuse_one(predictor, images)
     found: dict[int, Prediction] = {}
     waiting: dict[Size, list[tuple[int, SourceImage]]] = {}
+    maps: dict[int, Source] = {}  # of those that wait, closed
     count = 0
     for count, image in enumerate(images, 1):
         try:
             opened = _open(predictor, image)
         except UserError as error:
             raise UserError(f"images[{count - 1}]: {error}") from None
-        if not predictor.fits(opened.input_size) or predictor.labels.kind != "classes":
-            found[count - 1] = predictor.predict(opened)
+        if isinstance(opened, Prediction):
+            found[count - 1] = opened
             continue
+        if opened.source is not None:
+            maps[count - 1] = opened.source
+            opened = replace(opened, source=None)
         batch = waiting.setdefault(opened.input_size, [])
         batch.append((count - 1, opened))
         height, width = opened.input_size
@@ -52,6 +57,9 @@ def predict_list(
             found.update(_predict(predictor, waiting.pop(opened.input_size)))
     for batch in waiting.values():
         found.update(_predict(predictor, batch))
+    for place, source in maps.items():
+        with source:
+            found[place].mark_nodata(source)
     return [found[place] for place in range(count)]
 
 
@@ -78,11 +86,20 @@ def _refuse_one(predictor: Predictor, images: object) -> None:
 
 def _open(
     predictor: Predictor, image: str | Path | Image.Image | NDArray[np.generic]
-) -> SourceImage:
+) -> SourceImage | Prediction:
+    """Return an image in memory, to wait for others of its size, with its file if it is a map; or its prediction."""
     if isinstance(image, (str, Path)):
         with Source(as_path(str(image))) as source:
-            return predictor.open(source)
-    return open_array(image, predictor.format, predictor.preprocessing.scale)
+            return _begin(predictor, predictor.open(source))
+    return _begin(predictor, open_array(image, predictor.format, predictor.preprocessing.scale))
+
+
+def _begin(predictor: Predictor, image: SourceImage) -> SourceImage | Prediction:
+    if not predictor.fits(image.input_size) or predictor.labels.kind != "classes":
+        return predictor.predict(image)
+    is_map = image.source is not None and image.source.place is not None
+    pixels = image.read(0, image.input_size[0])  # while its file is open
+    return in_memory(pixels, image.size, image.source if is_map else None)
 
 
 def _predict(
