@@ -22,6 +22,12 @@ WHERE: dict[str, Any] = {
 }  # fmt: skip
 LOSS = "def mine(logits, masks):\n    return {n} * helper(logits, masks)\n"
 HELPER = "from torch.nn import functional as F\ndef helper(logits, masks):\n    return {n} * F.cross_entropy(logits, masks, ignore_index=255)\n"
+COUNTING = """from functools import partial
+def counting(logits, masks, most=4):
+    counting.calls = getattr(counting, "calls", 0) + 1
+    return helper(logits, masks) * min(1, counting.calls / most)
+least = partial(counting, most=3)
+"""
 AUGMENTATION = "import albumentations as A\nchange = A.{kind}(p=0.5)\n"
 
 # A call: the folder, what is in its parts.py, the settings, and what is done to the process before.
@@ -29,6 +35,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "own": {"n": 1, "settings": {"loss": "parts:mine"}},
     "edited": {"n": 3, "settings": {"loss": "parts:mine"}},
     "helper": {"helper": 5, "settings": {"loss": "parts:mine"}},
+    "counting": {"settings": {"loss": "parts:counting"}},
+    "least": {"settings": {"loss": "parts:least"}},
     "elsewhere": {"folder": "b", "n": 2, "settings": {"loss": "parts:mine"}},
     "turned": {"kind": "VerticalFlip", "settings": {"augmentation": "parts:change", "seed": 4}},
     "flipped": {"kind": "HorizontalFlip", "settings": {"augmentation": "parts:change", "seed": 4}},
@@ -41,7 +49,7 @@ CALLS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 ORDERS = [
     ["own", "edited", "helper", "elsewhere", "turned", "own"],
-    ["average", "deterministic", "small", "photo", "threads", "average"],
+    ["average", "deterministic", "small", "photo", "least", "threads", "counting", "average"],
     ["flipped", "random", "turned", "small", "own", "flipped"],
 ]
 SCRIPT = """
@@ -57,7 +65,7 @@ def do(root: str, call: dict[str, Any], name: str) -> None:
     folder = Path(root, call.get("folder", "a"))
     os.chdir(folder)
     texts = {
-        "parts.py": "from helpers import helper\n" + LOSS.format(n=call.get("n", 1))
+        "parts.py": "from helpers import helper\n" + LOSS.format(n=call.get("n", 1)) + COUNTING
         + AUGMENTATION.format(kind=call.get("kind", "HorizontalFlip")),
         "helpers.py": HELPER.format(n=call.get("helper", 1)),
     }  # fmt: skip
@@ -140,6 +148,19 @@ def check(root: Path, orders: list[list[str]]) -> None:
 @pytest.mark.processes
 def test_calls_that_follow_each_other_are_as_each_alone(root: Path) -> None:
     check(root, [["own", "edited"]])
+
+
+def test_a_function_begins_with_the_attributes_that_it_had_before_the_first_call(
+    root: Path,
+) -> None:
+    """Issue: the second of two calls went on with what a loss function had counted in the first."""
+    found = {}
+    for k, name in enumerate(("counting", "least", "counting")):
+        do(str(root), CALLS[name], f"{name}-{k}")
+        found[k] = content(root, CALLS[name], f"{name}-{k}")
+        sys.modules["parts"].counting.shown = True  # by the user
+    assert_same(found[0], found[2], "counting")
+    assert vars(sys.modules["parts"].counting) == {"shown": True}
 
 
 @pytest.mark.processes

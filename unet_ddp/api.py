@@ -38,6 +38,7 @@ from unet_ddp.errors import BAR, RunError, UserError, hides_bars
 from unet_ddp.files import handling, read_errors
 from unet_ddp.files.output import json_lines
 from unet_ddp.plugins import is_own
+from unet_ddp.training.own_functions import setting_back
 
 _INTERRUPTED = 128 + signal.SIGINT
 _NOTEBOOK = 120  # columns of a bar there
@@ -120,7 +121,7 @@ def _as_in_a_new_process() -> Iterator[None]:
     """
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
-        with usual_defaults():
+        with usual_defaults(), setting_back():
             yield
     finally:
         random.setstate(states[0])

@@ -148,7 +148,19 @@ class OfClass(nn.Module):
         return value
 
 
+def helper(value: Tensor) -> Tensor:
+    """Count its calls in an attribute."""
+    helper.calls = getattr(helper, "calls", 0) + 1  # type: ignore[attr-defined]
+    return value
+
+
+class InHelper(nn.Module):
+    def forward(self, value: Tensor) -> Tensor:
+        return helper(value)
+
+
 KEPT = {
+    InHelper: "test_own_state.helper",
     OfParameters: "",  # by its value
     Teacher: "copies",
     InHiddenModule: "hidden",

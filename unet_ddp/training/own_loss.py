@@ -15,6 +15,7 @@ from unet_ddp.errors import UserError, shorten, words_of
 from unet_ddp.network.whole_tensors import check_sized
 from unet_ddp.plugins import find
 from unet_ddp.training.losses import Batch, SegmentationLoss, Term
+from unet_ddp.training.own_functions import remember_attributes
 from unet_ddp.training.own_gradient import check_trained
 from unet_ddp.training.own_state import (
     Numbers,
@@ -90,6 +91,7 @@ def make_own_term(name: str, options: OptimizationConfig) -> Term:
         if _is_plain(kind):
             # Of an object a copy: another run in this process begins with it as it is now.
             function: Any = kind() if inspect.isclass(kind) else copy.deepcopy(kind)
+            remember_attributes(function)
             called = function.forward if isinstance(function, nn.Module) else function
             inspect.signature(called).bind(None, None)  # of logits and masks
             return MeanOverRanks(name, function)
