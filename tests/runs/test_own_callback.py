@@ -366,6 +366,67 @@ def test_one_that_leaves_the_training_as_it_was_follows_several_processes(
     assert all(torch.equal(one[name], other[name]) for name in other)
 
 
+RATES = """
+class Rates:
+    def __init__(self, run):
+        self.groups, self.network = run.state.optimizer.param_groups, run.state.network
+
+    def step(self, report, done):
+        for group in self.groups:
+            WHAT
+
+    def epoch(self, row):
+        if row["epoch"] == 2:
+            return END
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "is_said", "has_effect"),
+    [
+        ("group['lr'] *= 0.1", True, False),
+        ("group['lr'] = 2 * group['lr'] / 2", False, False),
+        ("group['lr_scale'] = 0.1", False, True),
+    ],
+)
+def test_a_learning_rate_that_the_schedule_replaces_is_said_once(
+    own: Path, what: str, is_said: bool, has_effect: bool
+) -> None:
+    """Issue: a callback that halved the rate changed nothing, and no line said so."""
+    (own / "my_rates.py").write_text(RATES.replace("WHAT", what).replace("END", "True"))
+    for more in (["with", "--callback", "my_rates:Rates"], ["without", "--stop-after", "4"]):
+        status, out, err = call_train([*data_flags(own), *FLAGS, "--exp-name", *more], str(own))
+        assert status == 0, err
+        said = "--callback my_rates:Rates: step changes the learning rate, but the schedule sets it"
+        assert out.count(said) == (is_said and more[0] == "with"), out
+        assert out.count("lr_scale") == out.count(said)
+    one, other = (
+        checkpoint.load(own / "checkpoints" / name / "last.pt")["model"]
+        for name in ("with", "without")
+    )
+    assert any(not torch.equal(one[name], other[name]) for name in other) == has_effect
+
+
+@pytest.mark.parametrize(
+    ("end", "epochs", "expected"), [("None", 3, 2), ("True", 3, 0), ("None", 2, 0)]
+)
+def test_one_that_freezes_the_whole_network_is_a_line(
+    own: Path, end: str, epochs: int, expected: int
+) -> None:
+    """Issue: the next step ended with torch's traceback, of a loss without a gradient."""
+    text = RATES.replace("WHAT", "pass").replace(
+        "END", f"self.network.requires_grad_(False) and {end}"
+    )
+    (own / "my_rates.py").write_text(text)
+    argv = [*data_flags(own), *FLAGS, "--epochs", str(epochs), "--callback", "my_rates:Rates"]
+    status, _, err = call_train(argv, str(own))
+    assert status == expected, err
+    said = "error: --callback my_rates:Rates: epoch freezes the whole network, so nothing would be"
+    assert err.startswith(said) == bool(expected) and "Traceback" not in err, err
+    saved = checkpoint.load(own / "checkpoints" / "last.pt")["position"]
+    assert saved["epoch"] == 2, saved
+
+
 COUNTING = """
 import numpy as np
 import torch

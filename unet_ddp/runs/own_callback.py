@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from unet_ddp.distributed.world import local_only
@@ -37,9 +38,9 @@ class OwnCallback:
     """
 
     def __init__(self, name: str, run: RunInfo) -> None:
-        self.name = name
+        self.name, self._run = name, run
         self._shared = run if run and run.processes > 1 else None
-        self._steps, self._has_said = 0, False
+        self._steps, self._has_said, self._has_said_rate = 0, False, False
         self._callback = self._guarded(find("callbacks", name), "__init__")(run)
         found = {moment: getattr(self._callback, moment, None) for moment in _MOMENTS}
         if not any(map(callable, found.values())):
@@ -55,6 +56,7 @@ class OwnCallback:
         for moment, method in found.items():
             if inspect.iscoroutinefunction(method):
                 raise UserError(f"--callback {name}: {moment} is never awaited; leave async out")
+        self._check_trained("__init__")
 
     def close(self, ending: Ending) -> None:
         """Tell the callback how the run ends, if its method takes that."""
@@ -78,7 +80,39 @@ class OwnCallback:
                 f"--callback {self.name}: {moment} returned {shorten(returned)}; return True to end the run, "
                 "else nothing"
             )
+        if not returned:
+            self._check_trained(moment)
         return bool(returned)
+
+    def _check_trained(self, moment: str) -> None:
+        """Refuse a network whose further steps would have nothing to train."""
+        if not self._run or moment not in _WATCHED:
+            return
+        state = self._run.state
+        parameters = chain(state.network.parameters(), state.loss.parameters())
+        if state.done < state.schedule.end and not any(each.requires_grad for each in parameters):
+            self._callback = None
+            raise UserError(
+                f"--callback {self.name}: {moment} freezes the whole network, so nothing would be trained; leave a layer "
+                "as it is, or return True to end the run"
+            )
+
+    @contextmanager
+    def _watching_rate(self, moment: str) -> Iterator[None]:
+        """Say once that a learning rate which the callback sets has no effect."""
+        is_watched = self._run and moment in _WATCHED and not self._has_said_rate
+        groups = self._run.state.optimizer.param_groups if is_watched else []
+        rates = [group["lr"] for group in groups]
+        yield
+        if any(rate != group["lr"] for rate, group in zip(rates, groups, strict=False)):
+            self._has_said_rate = True
+            way = "change group['lr_scale'], its factor, which no checkpoint has"
+            if self._shared:
+                way = "use --learning-rate, as one of several processes can't change it"
+            self._run.log(
+                f"warning: --callback {self.name}: {moment} changes the learning rate, but the schedule sets it again "
+                f"before each step; {way}"
+            )
 
     @contextmanager
     def _watching(self, moment: str) -> Iterator[None]:
@@ -129,7 +163,7 @@ class OwnCallback:
         def call(*values: object) -> Any:
             # A row of its own: others write the same one, and the run's record keeps it.
             given = [dict(each) if isinstance(each, dict) else each for each in values]
-            with self._watching(moment):
+            with self._watching_rate(moment), self._watching(moment):
                 try:
                     return method(*given)
                 except (Exception, SystemExit) as error:  # of code that is not ours
