@@ -20,6 +20,7 @@ from unet_ddp.network.precision import train_depthwise_in_float32
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.plugins import is_built_in
 from unet_ddp.runs.resume import StartPoint
+from unet_ddp.training.own_methods import check_methods
 from unet_ddp.training.own_network import AcrossRanks, try_network
 from unet_ddp.training.step import seed_all
 
@@ -72,6 +73,8 @@ def _build_on_device(
         encoder_weights=encoder_weights,
         checkpointing=config.network.checkpointing,
     )
+    if not is_built_in("networks", spec.architecture.part):
+        check_methods(f"--model {spec.architecture.part}", network)
     if world.device.type == "cpu" and spec.precision.dtype == torch.bfloat16:
         train_depthwise_in_float32(network)
     network.load_state_dict(state or {}, strict=False)

@@ -13,19 +13,27 @@ from unet_ddp.errors import UserError
 from unet_ddp.training.own_state import holders
 
 _LEAF = "torch::autograd::AccumulateGrad"  # torch's name of a step without a further one
+_Steps = dict[Any, None]  # torch has no type of them
+_OF_MODULES = {*vars(nn.Module())}  # names
+_OF_FREED = "backward through the graph a second time", "modified by an inplace operation"
+
+
+def steps_by_distance(output: Tensor) -> Iterator[_Steps]:
+    """Yield the steps of a gradient of `output`, in groups of one distance, the nearest first."""
+    steps: _Steps = dict.fromkeys(filter(None, [output.grad_fn]))
+    seen: _Steps = {}
+    while steps:
+        seen |= steps  # which also keeps torch from making other objects for the same steps
+        yield steps
+        inner = [each for step in steps for each, _ in step.next_functions]
+        steps = {each: None for each in inner if each is not None and each not in seen}
 
 
 def leaves_by_distance(output: Tensor) -> Iterator[list[Tensor]]:
     """Yield the tensors that a gradient of `output` ends at, in lists of one distance, the nearest first."""
-    steps: dict[Any, None] = dict.fromkeys(filter(None, [output.grad_fn]))
-    seen: dict[Any, None] = {}
-    while steps:
-        seen |= steps  # which also keeps torch from making other objects for the same steps
-        leaves = [step.variable for step in steps if step.name() == _LEAF]
-        if leaves:
+    for steps in steps_by_distance(output):
+        if leaves := [step.variable for step in steps if step.name() == _LEAF]:
             yield leaves
-        inner = [each for step in steps for each, _ in step.next_functions]
-        steps = {each: None for each in inner if each is not None and each not in seen}
 
 
 def check_trained(
@@ -36,9 +44,9 @@ def check_trained(
     A tensor that each call makes again is not kept, and one may have a gradient for checkpointing only.
 
     Raises:
-        UserError: one is kept, and is no parameter.
+        UserError: one is kept, and is no parameter; or its next gradient would be that of earlier calls, too.
     """
-    output = compute()
+    output = _check_detached(where, part, compute)
     known = [*part.parameters(), *([] if given is None else [given])]
     loose = _list_loose(output, known)
     if not loose:
@@ -57,6 +65,38 @@ def check_trained(
                 "nn.Parameter, nn.ParameterList or nn.ModuleList, or requires_grad_(False) if it is constant"
             )
     return output
+
+
+def _check_detached(where: str, part: nn.Module, compute: Callable[[], Tensor]) -> Tensor:
+    """Return an output, after a check that a second gradient can be computed if `part` keeps what had the first.
+
+    One that is kept to be looked at, or made again in each call, is taken.
+    """
+    output = compute()
+    kept = {
+        tensor.grad_fn: f"{name} of {type(holder).__name__}"
+        for _, holder in holders(part)
+        for name, value in {**vars(holder), **getattr(holder, "_buffers", {})}.items()
+        for tensor in (_list_tensors(value) if name not in _OF_MODULES else ())
+        if tensor.grad_fn is not None
+    }
+    if not kept:
+        return output
+    torch.autograd.backward(output, torch.ones_like(output))
+    again = compute()
+    try:
+        torch.autograd.backward(again, torch.ones_like(again))
+    except RuntimeError as error:
+        if not any(each in str(error) for each in _OF_FREED):
+            raise
+        found = [kept[each] for each in chain(*steps_by_distance(again)) if each in kept]
+        name = [*found, *kept.values()][0]
+        raise UserError(
+            f"{where}: {name} keeps the gradient of the call before, so the second step would "
+            "fail; keep the value without it, by .detach() or in torch.no_grad()"
+        ) from None
+    part.zero_grad(set_to_none=True)
+    return compute()
 
 
 def _list_loose(output: Tensor, known: list[Tensor]) -> list[Tensor]:

@@ -17,6 +17,7 @@ from unet_ddp.plugins import find
 from unet_ddp.training.losses import Batch, SegmentationLoss, Term
 from unet_ddp.training.own_functions import remember_attributes
 from unet_ddp.training.own_gradient import check_trained
+from unet_ddp.training.own_methods import check_methods
 from unet_ddp.training.own_state import (
     Numbers,
     check_saved,
@@ -169,7 +170,13 @@ def _draw(
 
 
 def _try_size(name: str, loss: SegmentationLoss, logits: Tensor, masks: Tensor) -> None:
-    total = check_trained(f"--loss {name}", loss, lambda: loss(logits, masks).total, logits)
+    one = logits.new_ones(())  # of a network's logits, too, a gradient can be computed once
+
+    def compute() -> Tensor:
+        total: Tensor = loss(logits * one, masks).total
+        return total
+
+    total = check_trained(f"--loss {name}", loss, compute, logits)
     if total.ndim:
         raise UserError(
             f"--loss {name}: its value is {tuple(total.shape)}; expected one number, a tensor ()"
@@ -190,6 +197,7 @@ def _try_size(name: str, loss: SegmentationLoss, logits: Tensor, masks: Tensor) 
 def _check_state(name: str, loss: SegmentationLoss) -> None:
     """Check that the state dict can be saved, and that each parameter is in it, and so will be trained."""
     check_unscripted(f"--loss {name}", loss)
+    check_methods(f"--loss {name}", loss)
     check_sized(f"--loss {name}", loss)
     check_saved(f"--loss {name}", loss.state_dict())
     for _, holder in holders(loss):
