@@ -370,6 +370,27 @@ def test_a_plain_loss_is_the_mean_over_ranks_and_a_line_says_so(
     assert out.count("mean over processes is used, so the run depends on their number") == 1
 
 
+def small_ce(logits: Tensor, masks: Tensor) -> Tensor:
+    """Return a loss that does not know pixels to ignore, and takes 2 images."""
+    if len(masks) != 2:
+        raise ValueError("two images")
+    return F.cross_entropy(logits, masks)
+
+
+def test_a_loss_that_takes_no_pixels_to_ignore_is_a_line_where_there_are_some() -> None:
+    """Issue: torch's traceback of a target out of bounds, as the augmentation makes such pixels."""
+    loss = try_loss(
+        SegmentationLoss(OptimizationConfig(loss=f"{__name__}:small_ce")), 2, torch.device("cpu")
+    )[0]
+    logits, masks = torch.randn(3, 2, 8, 8), torch.randint(0, 2, (3, 8, 8))
+    loss(logits[:2], masks[:2])  # a run may have none of them
+    masks[:, 0] = 255
+    with pytest.raises(UserError, match=r"--loss .*: IndexError: Target 255 .*ignore_index=255"):
+        loss(logits[:2], masks[:2])
+    with pytest.raises(ValueError, match="two images"):  # has another reason
+        loss(logits, masks)
+
+
 def test_sums_that_are_no_vectors_are_named(own_loss: Path) -> None:
     (own_loss / "my_losses.py").write_text(SOURCE.replace(".sum().view(1)}", ".sum()}"))
     with pytest.raises(UserError, match="--loss: squares is of 0 dimensions; sums must be vectors"):

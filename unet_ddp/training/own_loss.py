@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from unet_ddp.config import OptimizationConfig
+from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.errors import UserError, shorten, words_of
 from unet_ddp.network.whole_tensors import check_sized
 from unet_ddp.plugins import find
@@ -63,14 +64,31 @@ class MeanOverRanks(nn.Module):
 
     def sums(self, batch: Batch) -> dict[str, Tensor]:
         """Return the value (1,), and the number of processes (1,)."""
-        # Of its own, as it may change them in place: other terms have the same ones.
-        value = self.function(batch.logits.clone(), batch.masks.clone())
+        value = self._compute(batch.logits, batch.masks)
         if not isinstance(value, Tensor) or value.ndim:
             found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise UserError(
                 f"--loss {self.name}: returns {found}; expected one number, a tensor ()"
             )
         return {"value": value.view(1), "processes": value.new_ones(1)}
+
+    def _compute(self, logits: Tensor, masks: Tensor) -> object:
+        """Return what the function does; refuse one that takes other masks, but none with pixels to ignore."""
+        try:
+            # Of its own, as it may change them in place: other terms have the same ones.
+            return self.function(logits.clone(), masks.clone())
+        except Exception as error:  # of code that is not ours
+            is_ignored = masks == IGNORE_ID
+            if masks.is_cuda or not is_ignored.any():  # after an error a GPU computes no more
+                raise
+            try:
+                self.function(logits.clone(), masks.masked_fill(is_ignored, 0))
+            except Exception:
+                raise error from None
+            raise UserError(
+                f"--loss {self.name}: {type(error).__name__}: {words_of(error).rstrip('.')}; pixels to ignore, as the edges of "
+                "turned images, are 255 in masks: leave them out, as by ignore_index=255 (docs/losses.md)"
+            ) from None
 
     def value(self, sums: dict[str, Tensor], weights: Tensor) -> Tensor:
         """Return the mean ()."""
