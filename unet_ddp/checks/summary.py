@@ -12,6 +12,7 @@ from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Labels
+from unet_ddp.data.masks import find_background, pack_colour
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import ImageFormat, bits_of
 from unet_ddp.data.readers.resize import scaled_size
@@ -95,14 +96,35 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
     if labels.threshold is None and not labels.rounded:
         lines += _find_near(values, labels)
         lines += _find_rare(values, labels)[:_MOST_RARE]
-    share = training[-1] / (sum(training) or 1)
-    if labels.is_binary and share > _BRIGHT:
-        is_inverted = labels.values[0] > labels.values[1]
-        advice = "leave --invert out" if is_inverted else "use --invert"
-        lines.append(
-            f"{share:.0%} of the pixels are class {names[1]}: if that is the background, {advice}"
-        )
-    return lines
+    return lines + (_find_black(values, labels) or _find_inverted(training, labels))
+
+
+def _find_black(values: MaskValues, labels: Labels) -> list[str]:
+    """Return a warning if black is the foreground of two classes, as palettes number it, and not the background."""
+    palette, least = values.palette or (), labels.threshold or 0
+    used = {*values.values} - {labels.ignore}
+    index = find_background(palette, used)
+    is_chosen = labels.names is not None or labels.values[0] > labels.values[1]
+    if not labels.is_binary or is_chosen or index <= least or 0 not in used:
+        return []
+    are_apart = all(value <= least or value == index for value in used)
+    advice = "use --invert" if are_apart else "save the masks as colour images"
+    return [
+        f"index 0 of the masks is #{pack_colour(palette[0]):06x}, and the foreground has black, index {index}: if black is "
+        f"the background, {advice}"
+    ]
+
+
+def _find_inverted(pixels: list[int], labels: Labels) -> list[str]:
+    """Return a warning if nearly all pixels of two classes are foreground."""
+    share = pixels[-1] / (sum(pixels) or 1)
+    if not labels.is_binary or share <= _BRIGHT:
+        return []
+    is_inverted = labels.values[0] > labels.values[1]
+    advice = "leave --invert out" if is_inverted else "use --invert"
+    return [
+        f"{share:.0%} of the pixels are class {labels.class_names[1]}: if that is the background, {advice}"
+    ]
 
 
 def warn_of_vanishing(table: Table, labels: Labels, scale: float) -> list[str]:

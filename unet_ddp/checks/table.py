@@ -75,14 +75,15 @@ class Table:
         return cls(collect(pair for pair, _, _ in scanned), list(kinds), columns)
 
     def with_values_of(self, labels: Labels) -> Table:
-        """Return the table of colour masks as `Source.mask` reads them with labels of greys or indices.
+        """Return the table of colour or palette masks as `Source.mask` reads them with labels of greys or indices.
 
         Raises:
             UserError: a mask has a colour of none of them.
         """
-        is_grey = not all(kind.mask.has_colour_values for kind in self.kinds)
-        if labels.rgb or labels.may_overlap or is_grey:
+        if labels.rgb or labels.may_overlap:
             return self
+        if not all(kind.mask.has_colour_values for kind in self.kinds):
+            return self._with_indices_of(labels) if labels.palette else self
         values = self.columns["value"][:].copy()
         for _, part, row in self.value_blocks():
             colours, firsts, places = np.unique(
@@ -94,6 +95,25 @@ class Table:
             replace(kind, mask=replace(kind.mask, channels=1, is_colour=False))
             for kind in self.kinds
         ]
+        return replace(self, kinds=kinds, columns={**self.columns, "value": values})
+
+    def _with_indices_of(self, labels: Labels) -> Table:
+        """Return the table of palette masks with the indices of labels."""
+        values, kinds = self.columns["value"][:].copy(), list(self.kinds)
+        for rows, part, row in self.value_blocks():
+            column = self.columns["kind"][rows][row - rows.start]
+            for k in np.unique(column).tolist():
+                header, chosen = self.kinds[k].mask, np.flatnonzero(column == k)
+                if header.palette is None:
+                    continue
+                found, firsts, places = np.unique(
+                    values[part][chosen], return_index=True, return_inverse=True
+                )
+                mask = self.pairs[int(row[chosen[firsts[0]]])].mask
+                own = labels.from_indices(found, header.palette, mask)
+                if own is not found:
+                    values[part][chosen] = own[places]
+                    kinds[k] = replace(kinds[k], mask=replace(header, palette=labels.palette))
         return replace(self, kinds=kinds, columns={**self.columns, "value": values})
 
     @cached_property

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +18,7 @@ from unet_ddp.data.masks import (
     Flags,
     Ids,
     Mask,
+    as_numbers,
     list_colours,
     unpack_colour,
     voc_colour,
@@ -136,6 +137,33 @@ class ClassValues:
                 f"{join_some([f'#{colour:06x}' for colour in expected], 16)}. Fix the mask or retrain"
             )
         return np.asarray(values, np.uint8)
+
+    def from_indices(self, indices: Mask, palette: Sequence[Colour], path: Path) -> Mask:
+        """Return the mask values of indices of a palette: by colour if it has the classes' colours at others.
+
+        Raises:
+            UserError: as `from_colours`.
+        """
+        if not self.named_values:  # numbers of objects
+            return as_numbers(indices, palette, self.ignore)
+        if self.palette is None or self.rounded or palette == self.palette:
+            return indices
+        own, shown = dict(enumerate(self.palette)), dict(enumerate(palette))
+        if len({own.get(value) for value in self.values}) < self.num_classes:  # colours name none
+            return indices
+        # A colour that the class has in both palettes is another class at the other index.
+        moved = {own.get(value) for value in self.values if own.get(value) != shown.get(value)}
+        exchanged = [
+            index
+            for index, colour in shown.items()
+            if colour in moved and own.get(index) != colour and index != self.ignore
+        ]
+        if not exchanged or not np.isin(indices, exchanged).any():
+            return indices
+        found, kept = indices.copy(), indices != (-1 if self.ignore is None else self.ignore)
+        colours = list_colours(palette, 8)[indices[kept]]
+        found[kept] = replace(self, ignore=None).from_colours(colours, path)
+        return found
 
     def search(self, codes: Mask) -> tuple[Ids, Flags]:
         """Return the class ids uint8 of mask values of any shape, 255 where ignored, and which have one."""

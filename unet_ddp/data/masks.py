@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -115,6 +115,32 @@ def list_colours(palette: Sequence[Colour] | None, bits: int) -> NDArray[np.int3
     if palette is None:
         return np.arange(256, dtype=np.int32) * (255 // ((1 << bits) - 1)) * 0x010101
     return np.array([*map(pack_colour, palette)] + [0] * 256, np.int32)[:256]
+
+
+def find_background(palette: Sequence[Colour], used: Collection[int]) -> int:
+    """Return the index of a mask's background: 0, or that of black in use, if 0 has another colour.
+
+    So it is as in the same mask without a palette. Programs number colours as they occur, or white first. Palettes
+    that have black at several indices in use are of numbers.
+    """
+    black = {index for index, colour in enumerate(palette) if not any(colour)}
+    if not black or 0 in black:
+        return 0
+    found = sorted(black & {*used})
+    if not found and len(black) == len(palette) - 1:  # white, and what fills up its palette
+        found = [min(black)]
+    return found[0] if len(found) == 1 else 0
+
+
+def as_numbers(indices: Mask, palette: Sequence[Colour] | None, ignore: int | None = None) -> Mask:
+    """Return palette indices of which 0 is the background: exchanged with that of `find_background`."""
+    if not palette or not any(palette[0]):  # black
+        return indices
+    index = find_background(palette, np.unique(indices).tolist())
+    if index == 0 or ignore in (0, index):
+        return indices
+    found: Mask = np.where(indices == 0, index, np.where(indices == index, 0, indices))
+    return found
 
 
 def unpack_colour(code: Any) -> tuple[Any, Any, Any]:

@@ -42,7 +42,7 @@ _OF_PARTS = {
     "polygons",
     "window",
 }  # readers of what a path names in a file; no file has their suffixes
-READERS = 13
+READERS = 14
 """Version of the readers, and of what the scan keeps: caches of another one are not used."""
 
 _own: dict[str, str] = {}
@@ -213,7 +213,7 @@ class Source(AbstractContextManager["Source"]):
         """Return the mask's values (H, W) at `scale`: each is the file's value at the new pixel's centre.
 
         Grey values and palette indices of 8 bit are uint8, others int32; colours are 0xRRGGBB, int32. With `labels`,
-        they become colours, or the values of these, if the classes are such.
+        they become colours, or the values of these, if the classes are such, and a palette is that of the classes.
         """
         labels = None if self._planes else labels
         with self.reading() as opened:
@@ -222,6 +222,8 @@ class Source(AbstractContextManager["Source"]):
             values = resize_nearest(values, scaled_size(values.shape[0], values.shape[1], scale))
         if labels and labels.rgb and values.ndim == 2 and values.dtype == np.uint8:
             values = list_colours(self.header.palette, self.header.bits)[values]
+        elif labels and (labels.palette or not labels.named_values) and self.header.palette:
+            values = labels.from_indices(values, self.header.palette, self.path)
         if values.ndim == 2:
             dtype = np.uint8 if values.dtype == np.uint8 else np.int32
             return values.astype(dtype, copy=False)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.listing import files_by_name
-from unet_ddp.data.masks import IGNORE_ID, Size, unpack_colour
+from unet_ddp.data.masks import IGNORE_ID, Size, as_numbers, unpack_colour
 from unet_ddp.data.matching import Report
 from unet_ddp.data.names import file_key, is_hidden, without_compound
 from unet_ddp.data.readers.base import ImageFormat
@@ -132,7 +132,7 @@ def _read_numbers(
         header = opened.header
         if header.is_lossy:
             raise UserError(f"{path}: lossy compression changes values; save masks as PNG")
-        numbers = number_densely(opened.mask())
+        numbers = number_densely(as_numbers(opened.mask(), header.palette))
         is_layer = False
         if header.has_alpha and not np.ptp(numbers) and (numbers.any() or not has_values()):
             pixels, _ = opened.image(ImageFormat(header.channels + 1, header.dtype))

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from unet_ddp.data.listing import files_by_name
+from unet_ddp.data.masks import as_numbers
 from unet_ddp.data.names import find_spelling
 from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, find_stamp
 from unet_ddp.data.readers.bands import IGNORED_CODE, MOST_PLANES, join_planes
@@ -251,7 +252,8 @@ def _read_plane(file: Path, ignore: int | None) -> Codes:
         UserError: it is not of one class.
     """
     with Source(file) as source:
-        header, codes = source.header, source.mask()
+        header = source.header
+        codes = as_numbers(source.mask(), header.palette, ignore)
     if header.is_lossy:
         raise UserError(f"{file}: lossy compression changes values; save masks as PNG")
     values: list[int] = np.unique(codes).tolist()
