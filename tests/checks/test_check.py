@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ from unet_ddp.data.matching import Report
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.readers.base import ImageFormat
+from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
+from unet_ddp.extras.overlap.folders import read_codes
 
 
 def in_folder(folder: Path, **flags: Any) -> DataConfig:
@@ -63,6 +66,50 @@ def test_masks_of_one_colour_that_are_shaped_by_their_transparency(tmp_path: Pat
         UserError, match=r"#ffffff.*check the masks, whose transparency is not read"
     ):
         prepared(tmp_path)
+
+
+def with_alpha(path: Path, colour: int, alpha: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.dstack([np.full_like(alpha, colour)] * 3 + [alpha])).save(path)
+
+
+SHAPE = np.pad(np.full((9, 9), 255, np.uint8), ((5, 10), (5, 18)))
+HIDDEN = r"bx\.png: has one colour, and its shape in the transparency, which is not read; save"
+
+
+@pytest.mark.parametrize("flags", [{}, {"mask_threshold": 0}, {"instances": True}], ids=str)
+def test_a_shape_in_the_transparency_of_one_mask_beside_others(
+    tmp_path: Path, flags: dict[str, Any]
+) -> None:
+    """All of its pixels were foreground; in training, in the folder of a class and in scores."""
+    mask = make_set(tmp_path, 5) / "masks" / "bx.png"
+    with_alpha(mask, 255, SHAPE)
+    report, _ = collected(in_folder(tmp_path, **flags))
+    assert re.search(HIDDEN, report.problems[0])
+    for labels in (Labels((0, 255)), Labels((0, 0xFFFFFF), rgb=True)):
+        with pytest.raises(UserError, match=HIDDEN):
+            read_mask(mask, labels=labels)
+    with_alpha(tmp_path / "classes" / "car" / "bx.png", 255, SHAPE)
+    with pytest.raises(UserError, match=HIDDEN):
+        read_codes(tmp_path / "classes" / "*" / "bx.png")
+
+
+@pytest.mark.parametrize(
+    ("colour", "alpha"),
+    [
+        (255, np.full_like(SHAPE, 255)),  # one class everywhere
+        (255, np.full_like(SHAPE, 9)),  # none of it is invisible
+        (0, SHAPE),  # empty
+    ],
+)
+def test_a_mask_of_one_colour_without_a_shape(
+    tmp_path: Path, colour: int, alpha: np.ndarray
+) -> None:
+    mask = make_set(tmp_path, 5) / "masks" / "bx.png"
+    with_alpha(mask, colour, alpha)
+    data = prepared(tmp_path)
+    assert data.labels == Labels((0, 0xFFFFFF), rgb=True)
+    assert (read_mask(mask, labels=data.labels) == colour * 0x010101).all()
 
 
 # -- finding -------------------------------------------------------------------------------

@@ -254,6 +254,7 @@ def _read_plane(file: Path, ignore: int | None) -> Codes:
     with Source(file) as source:
         header = source.header
         codes = as_numbers(source.mask(), header.palette, ignore)
+        source.refuse_hidden_shape(codes)
     if header.is_lossy:
         raise UserError(f"{file}: lossy compression changes values; save masks as PNG")
     values: list[int] = np.unique(codes).tolist()
