@@ -70,6 +70,19 @@ def test_classes_from_values(
         ([0, 255], False, {"classes": 3}, "--classes 3: the masks contain 2 values (0, 255)"),
         ([0, 1, 2, 300], False, {"classes": 3}, "--classes 3"),
         ([0, 1], False, {"ignore": 7}, "--ignore-index 7: occurs in no mask; the values are 0, 1"),
+        ([0, 0xFF], True, {"ignore": 1}, "the masks are colour images: for 1, type one of these"),
+        (
+            [0, 1],
+            False,
+            {"ignore": 0xFF0000},
+            "#ff0000: occurs in no mask; the values are 0, 1, no colours",
+        ),
+        (
+            [0, 1],
+            False,
+            {"ignore": 0xFF0000, "classes": 2},
+            "--ignore-index #ff0000: occurs in no mask",
+        ),
         ([0, 1], True, {"ignore": 0xFF, "classes": 2}, "--ignore-index #0000ff: occurs in no mask"),
         (
             list(range(12)),
@@ -176,3 +189,23 @@ def test_a_threshold_of_colours_is_of_their_brightest_channel() -> None:
 def test_a_threshold_of_deep_grey_values_is_of_the_whole_value() -> None:
     expected = Labels((0, 255), threshold=200)
     assert choose_labels(masks([0, 0x12C]), DataConfig(mask_threshold=200)) == expected
+
+
+PALETTE = (0, 0, 0), (255, 0, 0), (0, 255, 0), (0, 255, 0)
+
+
+@pytest.mark.parametrize(
+    ("ignore", "said"),
+    [
+        (
+            0xFF0000,
+            "#ff0000: occurs in no mask; the values are 0, 1, 2, 3; type 1, the index of this colour",
+        ),
+        (0x00FF00, "#00ff00: occurs in no mask; the values are 0, 1, 2, 3, no colours"),
+        (0x0000FF, "--ignore-index 255: occurs in no mask; the values are 0, 1, 2, 3"),
+    ],
+)
+def test_a_colour_to_ignore_in_masks_of_indices(ignore: int, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        infer_labels(masks([0, 1, 2, 3], palette=PALETTE), ignore=ignore)
+    assert str(caught.value).endswith(said)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unet_ddp.config import DataConfig
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import IGNORE_ID, Colour, Flags, unpack_colour
+from unet_ddp.data.masks import IGNORE_ID, Colour, Flags, pack_colour, unpack_colour
 from unet_ddp.errors import UserError, count_of, install_command, join_some
 from unet_ddp.plugins import find
 from unet_ddp.settings import called
@@ -22,7 +22,6 @@ _FLAT = 0.5  # share of the pixels that the commonest colours have in masks, and
 _SOFT = 0.05  # of the pixels: soft edges have no more
 _ROUND = "use --classes N --round-masks for N classes"
 _NEAR = 2  # of 255: a mixture may be rounded by so much
-
 
 _Points = NDArray[np.float64]  # (N, 3): colours
 
@@ -35,6 +34,7 @@ class MaskValues:
     examples: Mapping[int, str]  # a file that contains the value
     rgb: bool = False
     palette: tuple[Colour, ...] | None = None  # colours of the indices, if all masks have the same
+    clash: str | None = None  # how palettes differ, if they do
     lossy: str | None = None  # a mask with lossy compression, if there is one
     has_alpha: bool = False  # any mask has transparency, which is not read
     names: tuple[str, ...] = ()  # see `Pairs.class_names`
@@ -97,11 +97,7 @@ def infer_labels(
     If all values are below `classes`, they are class ids: one that occurs in no mask keeps its id.
     """
     values = masks.values
-    if ignore is not None and ignore not in values and (masks.rgb or classes is None):
-        raise UserError(
-            f"--ignore-index {masks.show([ignore])}: occurs in no mask; the values are "
-            f"{masks.show(values)}"
-        )
+    refuse_absent(ignore, masks, may_lack=classes is not None)
     kept = [value for value in values if value != ignore]
     _refuse_impossible(kept, masks)
     if classes is None:
@@ -129,6 +125,25 @@ def infer_labels(
             "leave one of them out, or no --classes for one class per value"
         )
     return Labels(tuple(kept), masks.rgb, ignore, masks.palette)
+
+
+def refuse_absent(ignore: int | None, masks: MaskValues, *, may_lack: bool = False) -> None:
+    """Raise a UserError if the value to ignore is in no mask; some may lack one that is no colour."""
+    if ignore is None or ignore in masks.counts:
+        return
+    typed, advice = masks.show([ignore]), f"the values are {masks.show(masks.values)}"
+    if not masks.rgb and ignore > (255 if masks.palette else 65535):  # typed as a colour
+        colours = [pack_colour(colour) for colour in masks.palette or ()]
+        found = [value for value in masks.values if colours[value : value + 1] == [ignore]]
+        typed = f"#{ignore:06x}"
+        advice += (
+            f"; type {found[0]}, the index of this colour" if len(found) == 1 else ", no colours"
+        )
+    elif masks.rgb and ignore < 256:
+        advice += f"; the masks are colour images: for {ignore}, type one of these colours"
+    elif may_lack and not masks.rgb:
+        return
+    raise UserError(f"--ignore-index {typed}: occurs in no mask; {advice}")
 
 
 def _refuse_impossible(values: list[int], masks: MaskValues) -> None:

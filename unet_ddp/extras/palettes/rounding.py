@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet_ddp.config import DataConfig
-from unet_ddp.data.label_rules import MaskValues, name_labels
+from unet_ddp.data.label_rules import MaskValues, name_labels, refuse_absent
 from unet_ddp.data.labels import Labels
 from unet_ddp.errors import UserError
 from unet_ddp.extras.palettes.rules import match_palette
@@ -42,8 +42,7 @@ def round_labels(masks: MaskValues, config: DataConfig) -> Labels:
             "--round-masks: needs --classes N, or a --palette with the value of each class"
         )
     counts, ignore = masks.counts, config.ignore_index
-    if ignore is not None and ignore not in counts:
-        raise UserError(f"--ignore-index {masks.show([ignore])}: occurs in no mask")
+    refuse_absent(ignore, masks)
     labels = Labels((), masks.rgb, ignore, masks.palette, rounded=True)
     chosen = [value for value in counts if value != ignore]
     if len(chosen) != config.classes:
