@@ -112,6 +112,17 @@ def test_a_mask_of_one_colour_without_a_shape(
     assert (read_mask(mask, labels=data.labels) == colour * 0x010101).all()
 
 
+def test_a_palette_file_of_colours_for_masks_whose_palettes_differ(tmp_path: Path) -> None:
+    """It said that the masks are grey, and lines of values would have mixed the classes."""
+    for number, path in enumerate(sorted((make_set(tmp_path, 6) / "masks").iterdir())):
+        ids = (np.asarray(Image.open(path)) > 0).astype(np.uint8)
+        palette_of([(0, 0, 0), [(255, 0, 0), (0, 255, 0)][number % 2]])(ids, path)
+    (tmp_path / "p.csv").write_text("sky,#000000\ncar,#ff0000\ntree,#00ff00\n")
+    said = r"p\.csv: names colours, and index 1 is #ff0000 in .*x\.png and #00ff00 in .*x\.png: palettes"
+    with pytest.raises(UserError, match=said):
+        prepared(tmp_path, palette=str(tmp_path / "p.csv"))
+
+
 # -- finding -------------------------------------------------------------------------------
 
 

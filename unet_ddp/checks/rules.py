@@ -228,12 +228,17 @@ def common_values(table: Table, ignore: int | None = None) -> MaskValues:
     for row, _, value, pixels in table.values:
         counts[value] += pixels
         examples.setdefault(value, str(table.pairs[row].mask))
+    palette = common_palette(table, ignore)
+    differ = palette is None and any(kind.mask.palette for kind in table.kinds)
     lossy = [str(pair.mask) for kind, _, pair in table.groups if kind.mask.is_lossy]
     return MaskValues(
         counts,
         examples,
         rgb=table.kinds[0].mask.has_colour_values,
-        palette=common_palette(table, ignore),
+        palette=palette,
+        clash=next(check_palettes(table, DataConfig(ignore_index=ignore)), None)
+        if differ
+        else None,
         lossy=lossy[0] if lossy else None,
         has_alpha=any(kind.mask.has_alpha for kind in table.kinds),
         names=table.pairs.class_names,

@@ -121,9 +121,8 @@ def match_palette(masks: MaskValues, config: DataConfig) -> Labels:
 def _as_indices(values: dict[str, int], masks: MaskValues, path: Path) -> dict[str, int]:
     """Return the indices that colours have in palette masks."""
     if masks.palette is None:
-        raise UserError(
-            f"--palette {path}: names colours, and the masks are grey; use name,value lines"
-        )
+        reason = masks.clash or "the masks are grey; use name,value lines"
+        raise UserError(f"--palette {path}: names colours, and {reason}")
     colours = [*map(pack_colour, masks.palette)]
     indices = {}
     for name, colour in values.items():
