@@ -110,7 +110,8 @@ def test_what_cannot_be_rebuilt_is_an_error_that_names_the_flags(folder: Path) -
         )
         return str(caught.value)
 
-    for content in ({}, {"config": None}, {"config": "unet.yaml"}):
+    network_only = {"config": {"precision": "float32", "epochs": 3, "seed": 5}}
+    for content in ({}, {"config": None}, {"config": "unet.yaml"}, network_only):
         assert "does not say" in message(content)
         assert not resizes_masks(content)
     assert "no validation" in message({"config": settings(folder, validation=0.0)})

@@ -14,6 +14,8 @@ from unet_ddp.errors import UserError
 from unet_ddp.files import as_path
 
 _KEY = "unet_ddp"  # of our text among the header's
+_SETTINGS = "precision", "class_field", "nodata", "resize_masks", "scale", "window"
+"""The settings by which a network computes, and by which other images and masks are read; none names a file."""
 
 
 def describe(saved: SavedModel) -> dict[str, Any]:
@@ -26,7 +28,7 @@ def describe(saved: SavedModel) -> dict[str, Any]:
         "labels": saved.labels.to_dict(),
         "preprocessing": saved.preprocessing.to_dict(),
         "threshold": saved.threshold,
-        "config": {"precision": config.get("precision", "float32")},
+        "config": {name: config[name] for name in _SETTINGS if name in config},
     }
     if "best" in saved.run and saved.run["best"]["score"] >= 0:  # JSON has no infinity
         facts["best"] = saved.run["best"]

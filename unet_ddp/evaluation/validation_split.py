@@ -43,9 +43,10 @@ def rebuild(
     Raises:
         UserError: the checkpoint does not say which they were, or they are gone or others now.
     """
-    if not isinstance(content.get("config"), dict):
+    saved = content.get("config")
+    if not isinstance(saved, dict) or "images" not in saved:  # a shared file does not name its data
         raise UserError(f"{source} does not say which images it was validated on; {advice}")
-    config = with_saved(TrainConfig(), content["config"])
+    config = with_saved(TrainConfig(), saved)
     seed = config.optimization.seed
     names, moved = content.get("names"), content.get("moved") or ()
     # The run may have left out bad files; if it did not, they are said below.

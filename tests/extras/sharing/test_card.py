@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import textwrap
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import model_index_to_eval_results
 from safetensors.torch import load_file, save_file
 
+from tests.conftest import make_set
 from tests.prediction.models import write_model, write_photo
 from unet_ddp import Predictor
 from unet_ddp.__main__ import main
@@ -22,6 +24,7 @@ from unet_ddp.checkpoints.weights import read_model
 from unet_ddp.data.labels import Labels
 from unet_ddp.data.readers.read import read_mask
 from unet_ddp.errors import UserError
+from unet_ddp.evaluation.validation_split import find_given, resizes_masks
 from unet_ddp.extras.objects.labels import ObjectLabels
 
 LABELS = Labels((0, 7, 9), names=("nothing", "car", "träe"))
@@ -125,6 +128,63 @@ def test_a_folder_is_exported_again_from_itself(shared: tuple[Path, Path], tmp_p
         shared[1] / "config.json"
     ).read_bytes()
     assert "Dice: 0.6250" in (tmp_path / "again" / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "more"),
+    [
+        ("evaluate --device cpu --model CARD", ""),
+        ("export CARD a.onnx --precision float16", ""),
+        (
+            "export CARD a.onnx --precision int8 --images data/imgs --masks data/masks",
+            "; int8 needs --calibration, too",
+        ),
+    ],
+)
+def test_images_in_the_usual_folder_are_not_those_of_the_folder_s_run(
+    shared: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    more: str,
+) -> None:
+    """Issue: it does not name its data, and data/imgs was scored as its validation set."""
+    monkeypatch.setattr("unet_ddp.extras.onnx.export.import_extra", lambda *_: None)
+    make_set(tmp_path / "data", 10, values=LABELS.values)
+    monkeypatch.chdir(tmp_path)
+    argv = words.replace("CARD", str(shared[1])).split()
+    with suppress(SystemExit):
+        main(argv)
+    said = (
+        "model.safetensors does not say which images it was validated on; use --images and --masks"
+    )
+    assert capsys.readouterr().err == f"error: {shared[1]}/{said}{more}\n"
+
+
+def test_the_folder_reads_other_masks_as_its_run_read_its_own(tmp_path: Path) -> None:
+    """Issue: of polygons with a class each, a folder without its run's --class-field had one class."""
+
+    class Asked(dict[str, Any]):
+        names: ClassVar[set[str]] = set()
+
+        def get(self, name: str, default: Any = None) -> Any:
+            self.names.add(name)
+            return super().get(name, default)
+
+    place = make_set(tmp_path, 10, values=LABELS.values)
+    used = {"window": 32, "class_field": "kind", "scale": 0.5, "nodata": 7.0, "resize_masks": True}
+    asked = {"config": Asked(used)}
+    find_given(str(place / "imgs"), str(place / "masks"), asked, LABELS)
+    assert resizes_masks(asked)
+    assert Asked.names - {"reader"} == used.keys()  # a reader is code, which --reader names
+    source = write_run(tmp_path / "run")
+    content = checkpoint.load(source)
+    content["config"].update(used)
+    checkpoint.save(source, content)
+    assert main(["export", str(source), "--card", str(tmp_path / "net")]) == 0
+    saved = read_model(tmp_path / "net/model.safetensors").run["config"]
+    assert {name: saved.get(name) for name in used} == used
 
 
 def test_existing_files_are_kept(
