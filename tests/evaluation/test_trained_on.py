@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,55 @@ def test_each_network_says_how_many_of_the_images_it_was_trained_on(
     for said, count in ((first, own), (second, other)):
         assert ("warning: it was trained on" in said) == bool(count)
         assert count in said
+
+
+def evaluate(folder: Path, *flags: str) -> tuple[int, str, str]:
+    argv = ["evaluate", *flags, "--workers", "0", "--device", "cpu", "-o", "out", "--overwrite"]
+    return call_main("unet_ddp.__main__", argv, str(folder))
+
+
+def test_a_pack_says_how_many_of_its_images_the_network_was_trained_on(folder: Path) -> None:
+    """In its place outright, in another place if the run's is empty, and not for other images."""
+    for name in ("pack", "fewer"):
+        make_set(folder / f"for_{name}", 6 if name == "pack" else 5, size=(32, 32))
+        argv = ["pack", *data_flags(Path(f"for_{name}")), "--output", name]
+        assert call_main("unet_ddp.__main__", argv, str(folder))[0] == 0
+    argv = ["--images", "pack", "--width", "2", "--epochs", "1", "--fold", "1/3", "--workers", "0"]
+    argv += ["--model", "unet", "--device", "cpu", "--exp-name", "packed"]
+    assert call_train(argv, str(folder))[0] == 0
+    packed = "-m", "checkpoints/packed"
+    status, out, err = evaluate(folder, *packed, "--images", "pack")
+    assert status == 0, err
+    assert "warning: it was trained on 4 of these 6 images, which it knows" in out
+    assert "warning" not in evaluate(folder, *packed, "--images", "fewer")[1]
+    assert "warning" not in evaluate(folder, *packed)[1]
+    (folder / "pack").rename(folder / "moved")
+    said = "error: checkpoints/packed/best.pt: the data of its run can't be read (pack: not found)"
+    status, _, err = evaluate(folder, *packed)
+    assert (status, err.startswith(said), err.endswith(", or use --images\n")) == (2, True, True)
+    out = evaluate(folder, *packed, "--images", "moved")[1]
+    assert (
+        "which are no longer in pack: if they are the same, it was trained on 4 of these 6" in out
+    )
+    assert "warning" not in evaluate(folder, *packed, "--images", "fewer")[1]
+
+
+def test_moved_images_are_named_as_those_of_the_run_and_can_be_scored_as_its_validation_set(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The advice of the warning is followed: it leads to the scores of the run's validation images."""
+    shutil.copytree(folder, tmp_path / "here", symlinks=True)
+    here = tmp_path / "here"
+    (here / "new").mkdir()
+    for name in ("imgs", "masks"):
+        (here / name).rename(here / "new" / name)
+    fold = "-m", "checkpoints/fold1"
+    status, _, err = evaluate(here, *fold)
+    assert status == 2 and "imgs: not found" in err and "use --images and --masks" in err
+    out = evaluate(here, *fold, *data_flags(Path("new")))[1]
+    assert "if they are the same, it was trained on 4 of these 6 images" in out
+    assert "move or link them back, and leave out --images" in out
+    for name in ("imgs", "masks"):
+        (here / name).symlink_to(Path("new", name))
+    status, out, err = evaluate(here, *fold)
+    assert (status, err) == (0, "") and "scored: 2 images of its run's validation set" in out

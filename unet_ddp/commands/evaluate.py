@@ -36,13 +36,14 @@ from unet_ddp.evaluation.scoring import score_pairs
 from unet_ddp.evaluation.tables import headline, result_files, terminal_table, write_results
 from unet_ddp.evaluation.trained_on import warn_of_trained
 from unet_ddp.evaluation.uncertainty import Uncertainty, measure
-from unet_ddp.evaluation.validation_split import advising, find_given, rebuild, resizes_masks
-from unet_ddp.files import (
-    as_local_path,
-    check_no_input,
-    check_writable,
-    is_address,
+from unet_ddp.evaluation.validation_split import (
+    advise_given,
+    advising,
+    find_given,
+    rebuild,
+    resizes_masks,
 )
+from unet_ddp.files import as_local_path, check_no_input, check_writable, is_address
 from unet_ddp.heads import find_head
 from unet_ddp.metrics.scores import count_classes
 from unet_ddp.prediction.backends import build_model, check_described
@@ -161,9 +162,7 @@ def score(
 def find_job(config: EvaluateConfig, *, writes: bool = True) -> Job:
     """Find model and pairs, and all mistakes before the first image is scored."""
     source = find_model(config.model)
-    output = source.parent / "evaluation"
-    if writes:
-        output = _check_output(config, source)
+    output = _check_output(config, source) if writes else source.parent / "evaluation"
     model = read_model(source, config.scale)
     _, labels, preprocessing = check_described(model, source)
     if config.threshold is not None and not labels.is_binary:
@@ -173,7 +172,7 @@ def find_job(config: EvaluateConfig, *, writes: bool = True) -> Job:
         )
     groups: dict[str, str] = {}
     if config.images is None:
-        data = rebuild(model.run, source, labels)
+        data = rebuild(model.run, source, labels, advice=advise_given(model.run))
         pairs, groups = data.split.validation, data.groups
     else:
         metres = preprocessing.ground_resolution
@@ -191,7 +190,7 @@ def find_job(config: EvaluateConfig, *, writes: bool = True) -> Job:
 
         check_scored(pairs, labels)
     threshold = config.threshold or model.threshold
-    return Job(model, source, pairs, groups, config.images, threshold, output)
+    return Job(model, source, pairs, groups, config.images, config.masks, threshold, output)
 
 
 def _check_output(config: EvaluateConfig, source: Path) -> Path:
@@ -259,7 +258,7 @@ def describe_scores(
     yield f"model: {job.source}"
     yield from map(indent, list_notes(predictor))
     yield f"scored: {_describe_images(job)}, at their own size; {how}"
-    yield from map(indent, warn_of_trained(job.source, job.pairs))
+    yield from map(indent, warn_of_trained(job))
     yield from terminal_table(evaluation)
     counts = zip(evaluation.classes, count_classes(evaluation.confusion), strict=True)
     absent = [row.name for row, (_, true, predicted) in counts if predicted and not true]

@@ -18,5 +18,6 @@ class Job:
     pairs: Pairs
     groups: dict[str, str]  # by name, of all pairs of the network's run
     images: str | None  # the pairs' folder; None for the validation images of the network's run
+    masks: str | None  # the folder of their masks; None also for a pack
     threshold: float | None
     output: Path

@@ -1,22 +1,57 @@
-"""Images that a network was trained on, by the split.csv beside its checkpoint."""
+"""Images that a network was trained on, by the split.csv beside its checkpoint, or by the names of its run's data."""
 
 from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.errors import UserError, count_of
+from unet_ddp.evaluation.job import Job
+from unet_ddp.evaluation.validation_split import rebuild
+from unet_ddp.files import is_address
+from unet_ddp.plugins import names_object
+from unet_ddp.prediction.backends import check_described
 
 
-def warn_of_trained(source: Path, pairs: Pairs) -> list[str]:
-    """Return a warning if the run of the checkpoint `source` was trained on images of `pairs`; else nothing.
+def warn_of_trained(job: Job) -> list[str]:
+    """Return a warning if the run of a job's model was trained on images of its pairs; else nothing.
 
     Files of this machine are compared by their paths, so copies in another folder are not found. Runs on packs,
-    windows and storage have no split.csv.
+    windows and storage have no split.csv: their whole data set is found, and one that was moved.
     """
+    config = job.model.run.get("config")
+    own = config.get("images") if isinstance(config, Mapping) else None
+    what = f"of these {count_of(len(job.pairs), 'image')}"
+    if count := _count_listed(job.source, job.pairs):
+        is_there = True
+    elif job.images is not None and isinstance(own, str) and not _is_elsewhere(own):
+        there, given = (Path(text).resolve() for text in (own, job.images))
+        is_there = there == given
+        count = _count_of_run(job) if is_there or not there.exists() else 0
+    if not count:
+        return []
+    if is_there:
+        return [
+            f"warning: it was trained on {count} {what}, which it knows: the score on new images may be lower"
+        ]
+    flags = "--images" if job.masks is None else "--images and --masks"
+    return [
+        f"warning: they are named as the images of its run, which are no longer in {own}: if they are the same, it was "
+        f"trained on {count} {what}; to score its validation set alone, move or link them back, and leave out {flags}"
+    ]
+
+
+def _is_elsewhere(place: str) -> bool:
+    """Return whether images are at an address, or in an object of Python: a checkpoint has none of them opened."""
+    return is_address(place) or names_object(place)
+
+
+def _count_listed(source: Path, pairs: Pairs) -> int:
+    """Return how many of `pairs` are files that the split.csv beside a checkpoint names as training images."""
     real_folder = cache(os.path.realpath)  # many images have one
 
     def resolve(path: Path) -> tuple[str, str]:
@@ -29,12 +64,19 @@ def warn_of_trained(source: Path, pairs: Pairs) -> list[str]:
             rows = [*csv.DictReader(file)]
         trained = {resolve(Path(row["image"])) for row in rows if row["split"] == "training"}
     except (UserError, OSError, KeyError, csv.Error):  # an object that is not there is a UserError
-        return []
+        return 0
     files = (pair.image for pair in pairs if type(pair.image) is type(Path()))  # not of a pack
-    count = sum(resolve(image.absolute()) in trained for image in files)
-    if not count:
-        return []
-    what = f"{count} of these {count_of(len(pairs), 'image')}"
-    return [
-        f"warning: it was trained on {what}, which it knows: the score on new images may be lower"
-    ]
+    return sum(resolve(image.absolute()) in trained for image in files)
+
+
+def _count_of_run(job: Job) -> int:
+    """Return how many images the run was trained on, if the given ones have the names of its data; else 0."""
+    run = job.model.run
+    if not run.get("names"):
+        return 0
+    config = {**run["config"], "images": job.images, "masks": job.masks}
+    labels = check_described(job.model, job.source)[1]
+    try:
+        return len(rebuild({**run, "config": config}, job.source, labels).split.training)
+    except UserError:
+        return 0

@@ -73,6 +73,14 @@ def rebuild(
     return data
 
 
+def advise_given(content: Content) -> str:
+    """Return the advice to name other data: by --images alone, if the run's were a pack."""
+    config = content.get("config")  # another program's may be anything
+    saved = config if isinstance(config, dict) else {}
+    is_pack = saved.get("images") is not None and saved.get("masks") is None
+    return "use --images" if is_pack else _ADVICE
+
+
 def find_given(
     images: str,
     masks: str | None,

@@ -49,7 +49,7 @@ def score_other(
     lines = [f"against {against}:"]
     if isinstance(other, Job):
         is_one_split = job.model.run.get("names") == other.model.run.get("names")
-        seen = world.on_main(partial(warn_of_trained, other.source, job.pairs))
+        seen = world.on_main(partial(warn_of_trained, other))
         if not seen and job.images is None and not is_one_split:
             seen = ["warning: it had another split, and may have been trained on some of them"]
         lines += [f"  {line}" for line in seen]
