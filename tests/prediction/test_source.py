@@ -19,6 +19,7 @@ from tests.prediction.models import noise
 from tests.reading import read_image
 from unet_ddp.data.readers import base
 from unet_ddp.data.readers.base import ImageFormat
+from unet_ddp.data.readers.pictures import decode_picture_mask
 from unet_ddp.data.readers.read import Source
 from unet_ddp.data.readers.resize import resize_area, scaled_size
 from unet_ddp.errors import UserError
@@ -167,6 +168,22 @@ def test_a_truncated_image_of_pillow_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes((tmp_path / "a.jpg").read_bytes()[:900])
     with Image.open(tmp_path / "a.jpg") as image, pytest.raises(UserError, match="truncated"):
         open_array(image, COLOUR, 1.0)
+
+
+@pytest.mark.parametrize("form", ["png", "jpg", "tif", "gif", "bmp"])
+def test_a_closed_image_of_pillow_is_an_error(tmp_path: Path, form: str) -> None:
+    Image.fromarray(noise(40, 60)).save(tmp_path / f"a.{form}")
+    with Image.open(tmp_path / f"a.{form}") as left:
+        pass
+    closed, loaded = (Image.open(tmp_path / f"a.{form}") for _ in range(2))
+    loaded.load()
+    closed.close()
+    loaded.close()
+    for image in (left, closed, loaded):
+        with pytest.raises(UserError, match=r"Pillow image .*: is closed; open it again"):
+            open_array(image, COLOUR, 1.0)
+        with pytest.raises(UserError, match="mask: is closed; open it again"):
+            decode_picture_mask(image, "mask")
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.37])

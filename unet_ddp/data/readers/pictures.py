@@ -42,5 +42,11 @@ def _naming(name: str) -> Iterator[None]:
     """Turn an error of reading the file of an image that was only opened into a line."""
     try:
         yield
+    except UserError:
+        raise
     except OSError as error:
         raise UserError(f"{name}: corrupt or truncated ({error}); replace it") from None
+    except (AssertionError, ValueError) as error:  # Pillow's, of an image or a file that is closed
+        raise UserError(
+            f"{name}: is closed; open it again, or use it before it is closed"
+        ) from error
