@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unet_ddp.checks.mask_depths import find_mixture
 from unet_ddp.checks.metadata import ImageMetadata, MaskMetadata, ScannedPair
 from unet_ddp.checks.rules import (
     check_rules,
     common_values,
     crop_size,
-    find_mixture,
     measure_range,
 )
 from unet_ddp.checks.table import Table

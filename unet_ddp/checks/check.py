@@ -15,6 +15,7 @@ import numpy as np
 from unet_ddp.checks import sides
 from unet_ddp.checks.data_parts import DataParts
 from unet_ddp.checks.mask_colours import share_colours
+from unet_ddp.checks.mask_depths import find_mixture
 from unet_ddp.checks.metadata import ScannedPair
 from unet_ddp.checks.near_duplicates import confirm, find_copies
 from unet_ddp.checks.numbers import find_numbers, warn_of_one_mask
@@ -23,7 +24,6 @@ from unet_ddp.checks.rules import (
     check_rules,
     common_values,
     crop_size,
-    find_mixture,
     measure_range,
 )
 from unet_ddp.checks.scales import warn_of_scales

@@ -136,9 +136,8 @@ def refuse_absent(ignore: int | None, masks: MaskValues, *, may_lack: bool = Fal
         colours = [pack_colour(colour) for colour in masks.palette or ()]
         found = [value for value in masks.values if colours[value : value + 1] == [ignore]]
         typed = f"#{ignore:06x}"
-        advice += (
-            f"; type {found[0]}, the index of this colour" if len(found) == 1 else ", no colours"
-        )
+        index = f"; type {found[0]}, the index of this colour" if len(found) == 1 else ""
+        advice += index or ", no colours"
     elif masks.rgb and ignore < 256:
         advice += f"; the masks are colour images: for {ignore}, type one of these colours"
     elif may_lack and not masks.rgb:
