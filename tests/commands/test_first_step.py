@@ -69,6 +69,103 @@ def test_a_mistake_at_the_first_step_brings_back_the_run_that_was_to_be_replaced
     assert not (tmp_path / "checkpoints" / ".replaced").exists()
 
 
+PARTS = """
+import os, signal
+import torch
+
+seen = []
+
+def raises(image, mask, generator):
+    #Of the first image, which is tried before, none.
+    seen.append(int(image.sum()))
+    if seen[-1] != seen[0]:
+        raise ValueError("of mine")
+    return image, mask
+
+class Raises(torch.nn.Module):
+    def forward(self, logits, target):
+        if "OF_THE_RUN" in os.environ:
+            raise ValueError("of mine")
+        return logits.square().mean()
+
+class Stops:
+    def __init__(self, run):
+        pass
+
+    def saved(self, path):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+class Ends:
+    def __init__(self, run):
+        pass
+
+    def saved(self, path):
+        return True
+"""
+START_OVER = "--overwrite", "--epochs", "3"
+GO_BACK = "--resume", "checkpoints/epoch_0001.pt", "--overwrite", "--epochs", "3"
+
+
+@pytest.fixture(scope="module")
+def two_epochs(images: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    assert new_run(images, folder, "--save-every", "1", "--epochs", "2")[0] == 0
+    model = ["--model", "checkpoints", "--device", "cpu", "--workers", "0"]
+    assert call_main("unet_ddp.commands.evaluate", model, str(folder))[0] == 0
+    (folder / "checkpoints" / "notes.txt").write_text("mine")
+    (folder / "first_step_parts.py").write_text(PARTS)
+    return folder
+
+
+@pytest.fixture
+def finished(two_epochs: Path, tmp_path: Path) -> Path:
+    """A folder with a run of two epochs, with what `evaluate` and the user have added."""
+    return shutil.copytree(two_epochs, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("how", [START_OVER, GO_BACK])
+@pytest.mark.parametrize(
+    ("flags", "status", "said"),
+    [
+        (["--batch-size", "1"], 2, "batch norm"),
+        (["--augmentation", "first_step_parts:raises"], 2, "of mine"),
+        (["--loss", "first_step_parts:Raises"], 1, "of mine"),
+        (["--callback", "first_step_parts:Stops"], 143, "stopped by SIGTERM before its first step"),
+        (["--callback", "first_step_parts:Ends"], 0, "stopped as asked before its first step"),
+    ],
+)
+def test_a_start_that_ends_before_its_first_step_brings_back_what_it_replaces(
+    images: list[str], finished: Path, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...],
+    flags: list[str], status: int, said: str,
+) -> None:  # fmt: skip
+    """Issue: going back had deleted all later epochs by then; a part of the user's own that failed, the run."""
+    monkeypatch.syspath_prepend(str(finished))
+    before = contents(finished)
+    data = [*images, *FLAGS] if how == START_OVER else ["--device", "cpu", "--workers", "0"]
+    if how == GO_BACK and flags[0] == "--batch-size":
+        flags = ["--accumulate", "2"]
+    take = train.train_steps
+
+    def after_the_trial(*state: Any, **of: Any) -> Any:
+        patch.setenv("OF_THE_RUN", "1")
+        return take(*state, **of)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "train_steps", after_the_trial)
+        ended = run(finished, *data, *how, *flags)
+    assert (ended[0], said in str(ended)) == (status, True), ended
+    assert contents(finished) == before
+    assert run(finished, "--resume", "--epochs", "3")[0] == 0
+
+
+def test_a_run_that_goes_back_to_where_it_ends_has_gone_back(finished: Path) -> None:
+    """There is nothing left to train: no step replaces what was moved aside."""
+    assert run(finished, "--resume", "checkpoints/epoch_0002.pt", "--overwrite")[0] == 0
+    place = finished / "checkpoints"
+    assert checkpoint.load(place / "last.pt")["resume"] == "epoch_0002.pt"
+    assert not (place / ".replaced").exists()
+
+
 def test_a_mistake_at_the_first_step_leaves_a_folder_of_the_users_as_it_was(
     images: list[str], tmp_path: Path
 ) -> None:
@@ -193,17 +290,18 @@ def test_data_that_were_moved_are_no_edit_of_a_run_with_nothing_left_to_train(
     assert status == 0 and "config.yaml has" not in out
 
 
+@pytest.mark.parametrize(("error", "ended"), [(UserError, 2), (ZeroDivisionError, 1)])
 def test_a_resumed_run_that_ends_before_its_first_step_keeps_its_settings(
-    images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception], ended: int
+) -> None:  # fmt: skip
     def fails(*_: Any, **how: Any) -> NoReturn:
-        raise UserError("a mistake")
+        raise error("a mistake")
 
     assert new_run(images, tmp_path, "--epochs", "2", "--stop-after", "1epochs")[0] == 0
     before = contents(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(train, "train_steps", fails)
-        assert run(tmp_path, "--resume", "--lr", "0.5")[0] == 2
+        assert run(tmp_path, "--resume", "--lr", "0.5")[0] == ended
     after = contents(tmp_path)
     assert {name for name in after if after[name] != before.get(name)} == {"checkpoints/run.json"}
     assert set(recorded(tmp_path, "learning_rate").values()) == {0.001}

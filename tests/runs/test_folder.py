@@ -23,10 +23,11 @@ import torch
 import yaml
 
 from tests.operations import Operations
+from tests.search.disk import Disk, Fault, Killed
 from tests.tiny import PIXELS, make_data, make_network, make_state
 from unet_ddp import files
 from unet_ddp.checkpoints import file as checkpoint
-from unet_ddp.checkpoints.run_files import EVALUATION_FILES, HEADS, set_aside, settle
+from unet_ddp.checkpoints.run_files import EVALUATION_FILES, HEADS, set_aside, settle, withdraw
 from unet_ddp.commands.train_parts import open_run
 from unet_ddp.config import LaunchConfig, RunConfig, TrainConfig
 from unet_ddp.data.labels import Labels
@@ -343,6 +344,42 @@ def test_a_run_comes_back_if_the_one_that_replaces_it_was_not_saved(tmp_path: Pa
     assert files_in(tmp_path) == {"last.pt", "report.html"}
 
 
+@pytest.mark.parametrize("goes_back", [False, True])
+def test_a_kill_while_a_start_is_taken_back_leaves_one_run_whole(
+    tmp_path: Path, goes_back: bool
+) -> None:
+    """Issue: the run before came back with the settings of the start that had failed."""
+    place = tmp_path / "run"
+    saved_run(place, 0.1)
+    names = {"metrics.csv", "config.yaml", "run.json", "epoch_0001.pt", "epoch_0002.pt"}
+    fill(place, {*names, "evaluation/scores.json"}, by_run=True)
+    stays = names - {"epoch_0002.pt"} if goes_back else set()
+    written = {"last.pt", "last.1.pt", "config.yaml", "run.json", *stays}
+
+    def read() -> dict[str, bytes]:
+        paths = (path for path in place.rglob("*") if path.is_file() and path.name != ".lock")
+        return {str(path.relative_to(place)): path.read_bytes() for path in paths}
+
+    shutil.copytree(place, tmp_path / "before")
+    before, new, ends = read(), dict[str, bytes](), list[bool]()
+    while len(ends) < 100:
+        shutil.rmtree(place)
+        shutil.copytree(tmp_path / "before", place)
+        set_aside(place, {"last.pt", "last.1.pt", *names} if goes_back else None, stays=stays)
+        for name in written:
+            head = HEADS[PATTERN.get(name, name)].decode()
+            files.write_text(place / name, f"{head} of the new run")  # as a run writes: a new file
+        new = {name: text for name, text in read().items() if not name.startswith(".")}
+        with Disk(place, Fault("kill", len(ends))).watching() as disk, suppress(Killed):
+            withdraw(place, written)
+        settle(place)
+        assert read() in (before, new)
+        ends.append(read() == before)
+        if not disk.is_dead:
+            break
+    assert ends == sorted(ends) and ends[-1] and 5 < ends.count(True) < 100
+
+
 @pytest.mark.parametrize("puts_back", [Path.rename, shutil.copy])
 def test_a_run_that_was_put_back_by_hand_loses_nothing(tmp_path: Path, puts_back: Any) -> None:
     """Issue: --overwrite was killed, last.pt was moved back, and the next start deleted the rest."""
@@ -606,6 +643,8 @@ RUN_FILES = {
 
 
 PATTERN = {
+    "epoch_0001.pt": "epoch_[0-9]*.pt",
+    "epoch_0002.pt": "epoch_[0-9]*.pt",
     "epoch_0005.pt": "epoch_[0-9]*.pt",
     "events.out.tfevents.1.host.unet_ddp": "events.out.tfevents.*.unet_ddp",
 }

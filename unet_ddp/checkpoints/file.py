@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import pickle
-import shutil
 import warnings
 import zipfile
 from pathlib import Path
@@ -15,7 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unet_ddp.checkpoints.run_files import advise_on_replaced, check_archive, drop_previous
+from unet_ddp.checkpoints.run_files import (
+    advise_on_replaced,
+    check_archive,
+    drop_previous,
+    keep_twice,
+)
 from unet_ddp.errors import RunError, UserError, shorten
 from unet_ddp.files import as_path, explain_absence, read_errors, replacing
 from unet_ddp.files.contents import advise_on, describe_content
@@ -46,7 +50,7 @@ def save(path: Path, content: Content, *, keep_previous: bool = False) -> None:
             file.flush()
             os.fsync(file.fileno())  # may fail: then last.1.pt must still be what it was
         if keep_previous and path.exists():
-            _keep_previous(path)
+            keep_twice(path, previous(path))
 
 
 def save_all(folder: Path, files: dict[str, Content], *, keep_previous: bool = True) -> str:
@@ -87,23 +91,6 @@ def save_all(folder: Path, files: dict[str, Content], *, keep_previous: bool = T
 def previous(path: Path) -> Path:
     """Return the path of the generation before `path`: last.1.pt for last.pt."""
     return path.with_name(f"{path.stem}.1{path.suffix}")
-
-
-def _keep_previous(path: Path) -> None:
-    """Give the file a second name, so that it is never without one; a copy, where it can't have two."""
-    to = previous(path)
-    second = path.with_name(f".{to.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    try:
-        os.link(path, second)
-    except OSError:
-        with replacing(to, durable=True) as copy:
-            shutil.copyfile(path, copy)
-        return
-    try:
-        second.replace(to)
-    except OSError:
-        second.unlink()
-        raise
 
 
 def load_or_previous(path: Path) -> tuple[Content, Path, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import filecmp
+import json
 import os
 import shutil
 from collections.abc import Collection, Iterable
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from unet_ddp.data.names import PICTURE_HEAD
 from unet_ddp.errors import FULL, UserError, join_some
-from unet_ddp.files import remove_stale
+from unet_ddp.files import remove_stale, replacing, write_text
 
 if TYPE_CHECKING:
     from unet_ddp.config import TrainConfig
@@ -53,8 +54,10 @@ LATE = ("run.json", "learning_rate.csv", "samples.png", "profile.json", "report.
 """Files that a run that was stopped may not have yet."""
 EVENTS = ".unet_ddp"
 """The ending of our TensorBoard files."""
-_REPLACED = ".replaced"
+REPLACED = ".replaced"
+"""The folder in a run's of what a start replaces."""
 _RUN = ".run"  # names the run that was set aside
+_WITHDRAWN = ".withdrawn"  # names files of the start that failed: the run before comes back
 _WAITING = 3  # epoch_*.pt in memory
 _SHOWN = 20  # files in one message
 
@@ -175,29 +178,70 @@ def order_due(names: Collection[str]) -> list[str]:
     return [*sorted({*names} - {*archives}, reverse=True), *archives[-_WAITING:]]
 
 
-def set_aside(folder: Path, names: Collection[str] | None = None) -> None:
+def keep_twice(path: Path, to: Path) -> None:
+    """Give a file a second name, so that it is never without one; a copy, where it can't have two."""
+    second = to.with_name(f".{to.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    try:
+        os.link(path, second)
+    except OSError:
+        with replacing(to, durable=True) as copy:
+            shutil.copyfile(path, copy)
+        return
+    try:
+        second.replace(to)
+    except OSError:
+        second.unlink()
+        raise
+
+
+def set_aside(
+    folder: Path, names: Collection[str] | None = None, *, stays: Collection[str] = ()
+) -> None:
     """Move the files of the run in `folder`, or those in `names`, into a folder there until they are replaced.
 
-    last.pt is the first: without one, `settle` moves the others back.
+    last.pt is the first: without one, `settle` moves the others back. A file in `stays` gets a second name instead.
 
     Raises:
         OSError: one can't be moved; all are where they were.
     """
     try:
-        aside, run = folder / _REPLACED, _read_run(folder / "last.pt")
+        aside, run = folder / REPLACED, _read_run(folder / "last.pt")
         if run:
             aside.mkdir(exist_ok=True)
             (aside / _RUN).write_text(run)
-        found = [path for path in find_files(folder) if names is None or path.name in names]
-        for path in sorted(found, key=lambda path: path.name != "last.pt"):
+        found = find_files(folder) if names is None else [folder / name for name in names]
+        for path in sorted(filter(Path.is_file, found), key=lambda path: path.name != "last.pt"):
             to = aside / path.relative_to(folder)
             to.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(to)
+            if path.name in stays:
+                keep_twice(path, to)
+            else:
+                path.replace(to)
     except OSError:
         settle(folder)
         raise
     with suppress(OSError):  # not empty: files of the user's
         (folder / "evaluation").rmdir()
+
+
+def withdraw(folder: Path, names: Collection[str]) -> None:
+    """Delete files of a start that has failed, and bring back what it has set aside.
+
+    A kill meanwhile leaves the rest of it to the next `settle`.
+    """
+    mark = folder / REPLACED / _WITHDRAWN
+    with suppress(OSError):  # on a full disk, only a kill in this moment mixes files of two runs
+        write_text(mark, json.dumps([*names]), durable=True)
+    _delete(folder, names)
+    mark.unlink(missing_ok=True)
+    settle(folder)
+
+
+def _delete(folder: Path, names: Collection[str]) -> None:
+    """Delete files of a run that have one of `names`, last.pt first."""
+    for path in sorted(find_files(folder), key=lambda path: path.name != "last.pt"):
+        if str(path.relative_to(folder)) in names:
+            path.unlink()
 
 
 def settle(folder: Path) -> None:
@@ -206,9 +250,12 @@ def settle(folder: Path) -> None:
     So does one whose last.pt somebody has put back by hand. What else is there by then stays, and the file of that
     name gets the ending .replaced.
     """
-    aside, last = folder / _REPLACED, folder / "last.pt"
+    aside, last = folder / REPLACED, folder / "last.pt"
     if aside.is_dir():
-        run = ""
+        mark, run = aside / _WITHDRAWN, ""
+        if mark.is_file():
+            _delete(folder, json.loads(mark.read_text()))
+            mark.unlink()
         with suppress(FileNotFoundError):
             run = (aside / _RUN).read_text()
         if not last.exists() or (run and run == _read_run(last)):
@@ -218,7 +265,7 @@ def settle(folder: Path) -> None:
                 if path == aside / _RUN or _is_copy(path, to):
                     continue
                 if os.path.lexists(to):
-                    to = to.with_name(f"{to.name}{_REPLACED}")
+                    to = to.with_name(f"{to.name}{REPLACED}")
                 to.parent.mkdir(exist_ok=True)
                 path.replace(to)
         shutil.rmtree(aside, ignore_errors=True)  # a network disk keeps what is open
@@ -244,6 +291,6 @@ def _is_copy(path: Path, other: Path) -> bool:
 def advise_on_replaced(path: Path) -> str:
     """Return what to do if a file of a run was set aside by a start that was stopped; empty if it was not."""
     is_replaced = (path.parent / "last.pt").exists()  # by a run that --resume would continue
-    if is_replaced or not (path.parent / _REPLACED / path.name).exists():
+    if is_replaced or not (path.parent / REPLACED / path.name).exists():
         return ""
     return "; it was set aside: train.py --resume brings its run back"

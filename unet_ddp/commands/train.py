@@ -221,7 +221,7 @@ def end_epoch(run: Run, validation: Validation | None, labels: Labels | None) ->
     """Log and save the epoch; if the ranks have stopped in it, save where --resume continues."""
     state, folder, tracker = run.state, run.folder, run.tracker
     if run.stop.reason:
-        folder.save(state)
+        folder.stop(state, run.stop.reason)
         return
     tracker.log_epoch(state, validation)
     is_best = state.finish_epoch(validation)

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from uuid import uuid4
 
 from unet_ddp.checkpoints.file import Content, copy_to_host, save_all
 from unet_ddp.checkpoints.run_files import (
@@ -139,7 +138,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         return StartPoint()
 
     def claim(self, config: TrainConfig, start: StartPoint, metadata: Content) -> None:
-        """Take the folder for the run; a new one first moves aside what the folder contained.
+        """Take the folder for the run; first move aside what it replaces.
 
         `metadata` is the part of each checkpoint that stays the same.
 
@@ -147,13 +146,12 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             UserError: the folder is not writable, or the mirror is another start's by now.
         """
         self._mirror.claim(start)
-        run = start.content["run"] if start.content else uuid4().hex
-        resume = config.resume_file.name
         self._config = config
-        self._metadata = {**metadata, "run": run, "launchers": self.launchers, "resume": resume}
         self._keeps_previous = start.is_new or start.source == self.last  # no corrupt file
         with write_errors(self.path, _ADVICE if start.is_new else "free some space"):
-            self._replaced.move(start)
+            run = self._replaced.move(start)
+        resume = config.resume_file.name
+        self._metadata = {**metadata, "run": run, "launchers": self.launchers, "resume": resume}
 
     def begin(self, data: PreparedData, state: TrainState, start: StartPoint) -> None:
         """Save the run, so that a kill finds one to resume; then write its settings and its split.
@@ -161,13 +159,13 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         On return no thread writes.
 
         Raises:
-            UserError: a new run can't be saved: what the folder contained is there again.
+            UserError: a run that replaces another can't be saved: what the folder contained is there again.
         """
         self._unsaved |= start.due
         if start.is_new or start.source != self.last or start.due:
             self.save(state)
         failure = self._finish_write()
-        if failure and start.is_new:
+        if "last.pt" in self._unsaved and self._replaced.is_moved:
             self._unsaved = {}
             raise UserError(f"{failure}; {_ADVICE}")
         self._warn(failure)
@@ -223,6 +221,11 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         self._thread = self._thread or start_thread("checkpoint")
         self._writing = self._thread.submit(self._write, self.path, self._unsaved)
 
+    def stop(self, state: TrainState, reason: StopReason) -> None:
+        """Save where --resume continues, unless an error has kept the run as it was."""
+        if self._replaced.stop(is_error=reason.is_error):
+            self.save(state)
+
     def wait(self) -> None:
         """Wait until the last save is on the disk, and in the mirror or known not to be.
 
@@ -261,7 +264,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             raise RunError(f"the run has ended, but {failure}")
         if reason is not None:
             by = f"by {reason.signal.name}" if reason.signal else "as asked"
-            self._log(f"stopped {by} after step {state.done}; continue with --resume")
+            self._log(f"stopped {by} {self._replaced.describe_stop(state.done)}")
         self._mirror.finish()
 
     def _rescue(self) -> str:

@@ -1,4 +1,4 @@
-"""Find the checkpoint that a run continues from, and complete what a kill left undone."""
+"""Find the checkpoint that a run continues from."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import torch
 
 from unet_ddp.checkpoints.description import Best, Description, SavedRun, check_content
 from unet_ddp.checkpoints.file import FORMAT, Content, load, load_or_previous, previous
-from unet_ddp.checkpoints.run_files import find_checkpoints, find_files, set_aside, settle
+from unet_ddp.checkpoints.run_files import find_checkpoints
 from unet_ddp.config import TrainConfig
 from unet_ddp.errors import UserError, count_of, join_some
-from unet_ddp.files import is_address, replacing
 from unet_ddp.files.closed import find_closed
 from unet_ddp.files.contents import check_format
+from unet_ddp.runs.replaced import Replaced as Replaced
 from unet_ddp.runs.resume import StartPoint
-from unet_ddp.training.state import TrainState
 
 _METADATA_OF_BEST = (
     "unet_ddp",
@@ -47,67 +46,6 @@ class SavedState:
     step: int
     resume: object = None
     """The file that its last start resumed from."""
-
-
-class Replaced:
-    """The files that a start replaces: they come back if a mistake of the user's ends it before a step is done.
-
-    They are kept until the run is saved again, as by a stop. An address is left as it is.
-    """
-
-    def __init__(self, config: TrainConfig) -> None:
-        self._config, self._folder = config, config.folder
-        self._others: set[Path] | None = None  # what a new run leaves as it is
-        self._recipe: bytes | None = None  # of a run that is resumed
-        self._state: TrainState | None = None
-        self._first = 0  # steps that were done before this start
-
-    def move(self, start: StartPoint) -> None:
-        """Move aside what a new run replaces, or delete what is later than the checkpoint to go back to.
-
-        Raises:
-            OSError: a file can't be moved; all are where they were.
-        """
-        config, folder = self._config, self._folder
-        if start.is_new:
-            names = {"config.yaml", "split.csv", "run.json", *start.files}
-            set_aside(folder, None if config.launch.overwrite else names)
-            self._others = {*find_files(folder)}
-        elif start.source.name == config.resume_file.name != "last.pt":
-            _delete_later(folder, start)
-        else:
-            with suppress(OSError):
-                self._recipe = (folder / "config.yaml").read_bytes()
-
-    def follow(self, state: TrainState) -> None:
-        """Learn from now on which steps this start has done."""
-        self._state, self._first = state, state.done
-
-    def delete(self) -> None:
-        """Delete what was moved aside once the run is followed: a save comes, so nothing comes back any more."""
-        self._recipe = None
-        if self._others is not None and self._state is not None:
-            settle(self._folder)
-            self._others = None
-
-    def end(self, error: BaseException | None) -> None:
-        """Delete what was moved aside; after a user's mistake and no step, bring it back instead."""
-        is_begun = self._state is not None and self._state.done == self._first
-        with suppress(OSError):
-            if isinstance(error, UserError) and is_begun and not is_address(self._config.address):
-                self._withdraw()
-            if self._others is not None:
-                settle(self._folder)
-
-    def _withdraw(self) -> None:
-        """Delete what this start has written, last.pt first: a kill meanwhile then loses no run before."""
-        if self._recipe is not None:
-            with replacing(self._folder / "config.yaml", durable=True) as temporary:
-                temporary.write_bytes(self._recipe)
-        if self._others is not None:
-            own = {*find_files(self._folder)} - self._others
-            for path in sorted(own, key=lambda path: path.name != "last.pt"):
-                path.unlink()
 
 
 def choose_checkpoint(
@@ -248,19 +186,6 @@ def _find_best(folder: Path, content: Content) -> tuple[Content, dict[str, Conte
                 return content, {"best.pt": compose_best(found)}, ""
     lost = f"{folder / 'best.pt'} is not the network of epoch {epoch}, the best so far"
     return {**content, "best": {**best, "score": -math.inf, "epoch": 0}}, {}, lost
-
-
-def _delete_later(folder: Path, start: StartPoint) -> None:
-    """Delete what came after the checkpoint that --overwrite goes back to, last.pt excepted."""
-    assert start.content is not None
-    kept = start.content["position"]["epoch"]
-    for path in find_checkpoints(folder):
-        number = path.stem.removeprefix("epoch_")
-        is_later = number.isdecimal() and int(number) > kept
-        is_other = path.name == "best.pt" and not start.has_best
-        is_previous = path.name == "last.1.pt" and path != start.source
-        if is_later or is_other or is_previous:
-            path.unlink()
 
 
 def compose_best(content: Content) -> Content:

@@ -136,7 +136,8 @@ def forward(network: nn.Module, preprocess: Preprocessing, images: Tensor) -> Te
             raise
         raise UserError(
             f"--batch-size {len(images)}: batch norm sees a single value per channel in images of "
-            f"{images.shape[2]}x{images.shape[1]}; use a larger batch, --scale or --crop-size"
+            f"{images.shape[2]}x{images.shape[1]}; use a larger batch (with --resume, a smaller --accumulate), --scale "
+            "or --crop-size"
         ) from None
     return logits
 
