@@ -66,7 +66,9 @@ class World:
         before, noted = self._others(name), list[Saved]()
         files = ("last.pt", "last.1.pt", ".replaced/last.pt", ".replaced/last.1.pt")
         found = [read(self.folder(name) / file) for file in files]
-        promised = max((s.position for s in found if s and run.position), default=None)
+        is_aside = not (self.folder(name) / "last.pt").exists()  # otherwise another has been saved
+        there = found if is_aside else found[:2]
+        promised = max((s.position for s in there if s and run.position), default=None)
 
         def note(path: Path) -> None:
             is_last = path == self.folder(name) / "last.pt"
