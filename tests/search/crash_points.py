@@ -109,7 +109,9 @@ def record(phase: str, root: Path, data: Path) -> list[State]:
     old, saves = run.position, list[Saved]()
 
     def note(path: Path) -> None:
-        if path.name == "last.pt" and (saved := read(path)):
+        if path == world.folder("a") / "last.pt" and (
+            saved := read(path)
+        ):  # none that is set aside
             saves.append(saved)
 
     plan = Start("a", flags, launcher="job")
