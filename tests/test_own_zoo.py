@@ -33,13 +33,14 @@ QUICK += [
     "built",
     "table",
     "cached",
+    "versioned",
 ]
 SLOW = [
     pytest.param(name, marks=pytest.mark.thorough) for name in zoo.NETWORKS if name not in QUICK
 ]
 
 
-LOSSES = ["method", "number", "tensor", "learnt"]
+LOSSES = ["method", "number", "tensor", "learnt", "versioned"]
 SLOW_LOSSES = [
     pytest.param(name, marks=pytest.mark.thorough) for name in zoo.LOSSES if name not in LOSSES
 ]
@@ -231,7 +232,7 @@ def started(flags: list[str], run: str) -> tuple[dict[str, Any], dict[str, Any]]
     return zoo.Start.state, last(run)
 
 
-LOADED = ["plain", "rebound", "counter"]
+LOADED = ["plain", "rebound", "counter", "versioned"]
 LOADED = [
     pytest.param(
         name,

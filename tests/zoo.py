@@ -241,6 +241,26 @@ def _set(name: str, make: Any) -> Any:
     return lambda self, width: self.register_buffer(name, make(width))
 
 
+class Versioned(nn.Module):
+    """A module that has turned its weights' signs round since version 1, as which it takes a state without a version."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state: Any, prefix: str, versions: Any, *rest: Any) -> None:
+        if versions.get("version", 1) < 2:
+            for name in filter(lambda name: name.startswith(prefix), [*state]):
+                state[name] = -state[name]
+        super()._load_from_state_dict(state, prefix, versions, *rest)
+
+
+class VersionedConv(Versioned, nn.Conv2d):
+    pass
+
+
+def _versioned(self: Any, width: int) -> None:
+    self.block = nn.Sequential(VersionedConv(width, width, 1), nn.ReLU())
+
+
 NETWORKS: dict[str, tuple[Any, str]] = {
     "plain": (Plain, ""),
     "partial": (partial(Plain, width=2), ""),
@@ -283,6 +303,7 @@ NETWORKS: dict[str, tuple[Any, str]] = {
     "infinite": (network(_set("mask", lambda w: torch.full((w,), -torch.inf))), "mask contains nan or inf"),
     "extra": (network(get_extra_state=lambda s: {"v": 3}, set_extra_state=lambda s, x: None), "_extra_state is"),
     "growing": (network(_buffer, _grow), "a pass changes its state mean"),
+    "versioned": (network(_versioned, lambda s, x: s.block(x)), ""),
     "softmax": (type("Ended", (Plain,), {"forward": lambda s, x: Plain.forward(s, x).softmax(1)}), "ends in softmax, so it returns"),
     "scripted": (_scripted, "is or has a module of TorchScript"),
     "lazy": (network(lambda s, w: s.add_module("late", nn.LazyConv2d(2, 1))), "has no size until the first"),
@@ -302,6 +323,10 @@ class Ramp(nn.Module):
     def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
         self.calls = self.calls + 1
         return F.cross_entropy(logits, masks, ignore_index=255) * (0.2 + self.calls / 10)
+
+
+class VersionedRamp(Versioned, Ramp):
+    pass
 
 
 class Learnt(nn.Module):
@@ -345,6 +370,7 @@ LOSSES: dict[str, tuple[Any, str]] = {
     "tensor": (_own(Ramp, lambda self, count: setattr(self, "calls", torch.zeros(()))), "in no checkpoint"),
     "object": (Holder(), "in no checkpoint"),
     "learnt": (Learnt, ""),
+    "versioned": (VersionedRamp, ""),
 }  # fmt: skip
 
 

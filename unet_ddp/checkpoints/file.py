@@ -23,7 +23,7 @@ from unet_ddp.checkpoints.run_files import (
 from unet_ddp.errors import RunError, UserError, shorten
 from unet_ddp.files import as_path, explain_absence, read_errors, replacing
 from unet_ddp.files.contents import advise_on, describe_content
-from unet_ddp.network.whole_tensors import is_whole
+from unet_ddp.network.state_dicts import is_whole, with_versions
 
 FORMAT = 1
 _IS_DIRECTORY = 0x10  # of a zip record's external attributes
@@ -234,7 +234,7 @@ def copy_to_host(content: Any) -> Any:
                 copies[id(item)] = item.detach().to("cpu", copy=True, non_blocking=True)
             return copies[id(item)]
         if isinstance(item, dict):
-            return {key: copy(value) for key, value in item.items()}
+            return with_versions({key: copy(value) for key, value in item.items()}, item)
         if isinstance(item, (list, tuple)):
             return type(item)(map(copy, item))
         return item

@@ -17,6 +17,7 @@ from unet_ddp.data.masks import Colour, pack_colour
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import Limit, UserError, from_plain, join_some, typed
 from unet_ddp.network.architecture import Architecture
+from unet_ddp.network.state_dicts import with_versions
 
 _PREFIXES = ("module.", "_orig_mod.")  # of DDP, DataParallel and torch.compile
 _MODULE = "model."  # of a network that is an attribute of a LightningModule
@@ -58,10 +59,11 @@ def read_foreign(path: Path, content: Content) -> SavedModel:
     state, others = take_from_module(state)
     if others is not None:
         notes.append(f"prefix {_MODULE} stripped")
+        prefix += _MODULE
         if others:
             notes[-1] += f"; left: {join_some(others, 3)}"
     try:
-        return _describe(state, mask_values, notes)
+        return _describe(with_versions(state, level, prefix), mask_values, notes)
     except UserError as error:
         raise UserError(f"{path}: {error}; fix it in the program that wrote the file") from None
 

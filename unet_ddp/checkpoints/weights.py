@@ -20,6 +20,7 @@ from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.errors import UserError
 from unet_ddp.files import as_path, read_errors
 from unet_ddp.network.architecture import Architecture, build_network
+from unet_ddp.network.state_dicts import load_state
 from unet_ddp.plugins import is_built_in
 
 RUNS = Path("checkpoints")  # where runs are saved without --checkpoints
@@ -143,11 +144,11 @@ def build_loaded(architecture: Architecture, state: State, source: Path) -> nn.M
     check_weights(blank.state_dict(), state, source)
     if architecture.part != "unet":  # it may have tensors that are not in the file
         network = build_network(architecture) if architecture.part == "smp" else blank
-        network.load_state_dict(state)
+        load_state(network, state)
         return network
     # Not `to_empty`, with which torch imports sympy: half a second.
     fitting = {name: state[name].to(like.dtype) for name, like in blank.state_dict().items()}
-    blank.load_state_dict(fitting, assign=True)
+    load_state(blank, fitting, assign=True)
     return blank.to(memory_format=torch.channels_last)
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 
 from unet_ddp.errors import UserError, shorten, words_of
-from unet_ddp.network.whole_tensors import check_sized
+from unet_ddp.network.state_dicts import check_sized
 
 _STRIDES = tuple(2**k for k in range(11))
 _FIELDS = "stride", "smallest", "largest", "_logit_channels", "_part_name"

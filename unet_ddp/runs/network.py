@@ -17,6 +17,7 @@ from unet_ddp.distributed.world import World
 from unet_ddp.network.architecture import build_network
 from unet_ddp.network.batchnorm import count_as_sound
 from unet_ddp.network.precision import train_depthwise_in_float32
+from unet_ddp.network.state_dicts import load_state
 from unet_ddp.network.sync_batchnorm import synchronise_batchnorm
 from unet_ddp.plugins import is_built_in
 from unet_ddp.runs.resume import StartPoint
@@ -77,7 +78,8 @@ def _build_on_device(
         check_methods(f"--model {spec.architecture.part}", network)
     if world.device.type == "cpu" and spec.precision.dtype == torch.bfloat16:
         train_depthwise_in_float32(network)
-    network.load_state_dict(state or {}, strict=False)
+    if state:
+        load_state(network, state, strict=False)
     count_as_sound(network)
     network = network.to(world.device)
     if config.network.batch_norm == "local":

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from unet_ddp.network.whole_tensors import is_whole
+from unet_ddp.network.state_dicts import is_whole
 from unet_ddp.training.state import TrainState
 
 _WHOLE_NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}  # by their bytes

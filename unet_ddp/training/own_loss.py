@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from unet_ddp.config import OptimizationConfig
 from unet_ddp.data.masks import IGNORE_ID
 from unet_ddp.errors import UserError, shorten, words_of
-from unet_ddp.network.whole_tensors import check_sized
+from unet_ddp.network.state_dicts import check_sized, load_state
 from unet_ddp.plugins import find
 from unet_ddp.training.losses import Batch, SegmentationLoss, Term
 from unet_ddp.training.own_functions import remember_attributes
@@ -257,7 +257,7 @@ def _compare_again(name: str, loss: SegmentationLoss, logits: Tensor, masks: Ten
     others = torch.arange(logits.shape[1]).to(logits).view(1, -1, 1, 1) - logits.flip(0).detach()
     for each in (loss, twin, loss):
         try:
-            each.load_state_dict(state)
+            load_state(each, state)
         except RuntimeError as error:  # of names and shapes that a call has changed
             reason = words_of(error)[:200]
             raise UserError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from unet_ddp.errors import UserError, words_of
 from unet_ddp.network.precision import image_type
+from unet_ddp.network.state_dicts import load_state
 from unet_ddp.training.own_gradient import check_trained
 from unet_ddp.training.own_probabilities import check_unbounded, find_activation, list_last
 from unet_ddp.training.own_state import (
@@ -170,7 +170,7 @@ def _describe(tensor: Tensor | None) -> str:
 
 def _load(where: str, twin: nn.Module, state: Mapping[str, Any]) -> None:
     try:
-        twin.load_state_dict(copy.copy(state))
+        load_state(twin, state)
     except Exception as error:  # of names, shapes and hooks that are not ours
         raise UserError(
             f"{where}: built again, it does not take its own state dict ({_shorten(error)}); {_ADVICE}"
@@ -223,7 +223,7 @@ def _pass_again(
     seeds = (1, 1, 1) if is_training else (1, 1, 1, 2)
     with _restoring(network, twin):
         for each, seed in zip((network, twin, network, network), seeds, strict=False):
-            each.load_state_dict(state)
+            load_state(each, state)
             if each is network:
                 numbers.load_state_dict(counted)
             each.train(is_training)
@@ -252,7 +252,7 @@ def _restoring(network: nn.Module, *others: nn.Module) -> Iterator[None]:
         yield
     finally:
         for each in (network, *others):
-            each.load_state_dict(first)
+            load_state(each, first)
         for module, mode in modes:
             module.training = mode
 

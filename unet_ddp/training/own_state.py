@@ -24,7 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from unet_ddp.errors import UserError, shorten
-from unet_ddp.network.whole_tensors import is_whole
+from unet_ddp.network.state_dicts import is_whole
 from unet_ddp.plugins.own import is_installed
 
 _CONTAINERS = (list, dict, set, deque)  # exactly these: a module's own dicts are ordered ones

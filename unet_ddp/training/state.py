@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.metrics.scores import UNSCORED, Validation
 from unet_ddp.network.precision import Precision
+from unet_ddp.network.state_dicts import load_state
 from unet_ddp.training.losses import SegmentationLoss
 from unet_ddp.training.own_state import Numbers
 from unet_ddp.training.tensors import Tensors, WeightAverage
@@ -223,15 +224,15 @@ class TrainState:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self.network.load_state_dict(state["model"])
+        load_state(self.network, state["model"])
         groups = self.optimizer.state_dict()["param_groups"]  # by the settings, not the file
         last = self._last_group(groups)
         last["lr_scale"] = min(last.get("lr_scale", 1.0), state["last_rate"])
         self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         if self.average is not None:  # the run may have had none
-            self.average.network.load_state_dict(state["ema"] or state["model"])
+            load_state(self.average.network, state["ema"] or state["model"])
             self.average.steps = state["ema_steps"]
-        self.loss.load_state_dict(state["loss"])
+        load_state(self.loss, state["loss"])
         self.numbers.load_state_dict(state["numbers"])
         if state["scaler"]:  # empty where scaling was off
             self.precision.scaler.load_state_dict(state["scaler"])

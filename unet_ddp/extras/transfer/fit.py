@@ -26,6 +26,7 @@ from unet_ddp.errors import UserError, count_of, join_some
 from unet_ddp.extras.transfer.pretrained import find_packaged, read_packaged
 from unet_ddp.files import as_path
 from unet_ddp.network.architecture import Architecture, full_name, in_encoder, trust
+from unet_ddp.network.state_dicts import with_versions
 from unet_ddp.plugins import is_own
 
 _SHOWN = 3  # names in a line
@@ -151,7 +152,7 @@ def fit_weights(
     if encoder_only or not any(name in names for name in beyond):
         part = {name: tensor for name, tensor in wanted.items() if in_encoder(name)}
     found = {name: names[name] for name in part if name in names}
-    fitted = FittedWeights({name: loaded.state[theirs] for name, theirs in found.items()})
+    fitted = FittedWeights(_take(loaded.state, found))
     used = {*found.values()}
     fitted.left += _enumerate("", [name for name in loaded.state if name not in used])
     fitted.new += _enumerate("", [name for name in wanted if name not in found])
@@ -161,6 +162,12 @@ def fit_weights(
     _fit_classes(fitted, head, loaded.labels, labels)
     check_weights(part, fitted.state, source)
     return fitted
+
+
+def _take(state: State, found: Mapping[str, str]) -> State:
+    """Return the tensors whose names are the values of `found` by its keys; with their versions if no name differs."""
+    taken = {name: state[theirs] for name, theirs in found.items()}
+    return with_versions(taken, state) if [*found] == [*found.values()] else taken
 
 
 def _find_head(architecture: Architecture, network: nn.Module, source: Path) -> dict[str, int]:
