@@ -40,7 +40,7 @@ SLOW = [
 ]
 
 
-LOSSES = ["method", "number", "tensor", "learnt", "versioned"]
+LOSSES = ["method", "number", "tensor", "learnt", "versioned", "draws"]
 SLOW_LOSSES = [
     pytest.param(name, marks=pytest.mark.thorough) for name in zoo.LOSSES if name not in LOSSES
 ]

@@ -329,6 +329,19 @@ class VersionedRamp(Versioned, Ramp):
     pass
 
 
+class Draws(nn.Module):
+    """A loss by chance, from whole numbers that no float has: a linear congruential generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = 12345
+
+    def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
+        self.state = (self.state * 6364136223846793005 + 1442695040888963407) % 2**64
+        factor = 0.5 + (self.state & 0xFFFF) / 65536
+        return F.cross_entropy(logits, masks, ignore_index=255) * factor
+
+
 class Learnt(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -371,6 +384,7 @@ LOSSES: dict[str, tuple[Any, str]] = {
     "object": (Holder(), "in no checkpoint"),
     "learnt": (Learnt, ""),
     "versioned": (VersionedRamp, ""),
+    "draws": (Draws, ""),
 }  # fmt: skip
 
 

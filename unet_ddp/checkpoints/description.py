@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -15,6 +16,7 @@ from unet_ddp.errors import Limit, UserError, from_plain, shorten
 from unet_ddp.files.contents import check_format
 from unet_ddp.network.architecture import Architecture
 
+_HEXADECIMAL = re.compile(r"-?0x[0-9a-f]+")
 _Count = Annotated[int, Limit(at_least=0)]
 _Positive = Annotated[float, Limit(above=0, at_most=1e38)]
 
@@ -108,7 +110,7 @@ class SavedRun:
     files: Tensor
     crop_size: tuple[_Count, _Count] | None
     loss: dict[str, Tensor]
-    numbers: dict[str, float]
+    numbers: dict[str, object]
     run: str
     launchers: list[str]
     resume: str
@@ -116,7 +118,11 @@ class SavedRun:
     sources: dict[str, str] | None = None  # of parts of the user's own, if there are any
 
     def __post_init__(self) -> None:
-        """Refuse a phase that ends before it begins."""
+        """Refuse a phase that ends before it begins, and what is no number."""
+        for name, number in self.numbers.items():
+            is_number = isinstance(number, (bool, int, float))
+            if not is_number and not _HEXADECIMAL.fullmatch(str(number)):
+                raise UserError(f"numbers: {shorten(name)}: {shorten(number)}; expected a number")
         if self.anneal is not None and self.anneal[0] >= self.anneal[1]:
             raise UserError(
                 f"anneal: {list(self.anneal)}; expected two steps, the first before the second"

@@ -32,8 +32,8 @@ from unet_ddp.runs.resume import StartPoint
 from unet_ddp.runs.run_parts import RunParts
 from unet_ddp.runs.same_data import measure_files
 from unet_ddp.training.losses import SegmentationLoss
+from unet_ddp.training.own_holders import Numbers
 from unet_ddp.training.own_loss import try_loss
-from unet_ddp.training.own_state import Numbers
 from unet_ddp.training.state import AdamW, Schedule, TrainState
 from unet_ddp.training.step import seed_all
 from unet_ddp.training.tensors import WeightAverage

@@ -18,7 +18,8 @@ from unet_ddp.data.dataset import PreparedData, SegmentationDataset
 from unet_ddp.data.readers.base import ImageFormat
 from unet_ddp.errors import UserError
 from unet_ddp.plugins import find
-from unet_ddp.training.own_state import Numbers, find_changed, keeping, read_unsaved
+from unet_ddp.training.own_holders import Numbers
+from unet_ddp.training.own_state import find_changed, keeping, read_unsaved
 from unet_ddp.training.step import seed_all
 
 _SAMPLES = 8
@@ -80,7 +81,8 @@ def _compare(where: str, own: object, make: Callable[[int], bytes]) -> None:
             count = min(count, max(index, _SAMPLES))
     numbers = Numbers({"own": own, "module": sys.modules.get(str(own.__module__))})
     _check_same(where, first, make(0))
-    changed = numbers.state_dict()
+    now = numbers.read()
+    changed = {name: now[name] for name in numbers.state_dict()}
     numbers.load_state_dict({name: number + _LARGE for name, number in changed.items()})
     late = first
     with suppress(UserError):  # as of a counter that is the index of a list

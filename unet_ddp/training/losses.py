@@ -17,7 +17,7 @@ from unet_ddp.distributed.world import sum_over_ranks
 from unet_ddp.errors import UserError
 from unet_ddp.plugins import find, is_built_in
 from unet_ddp.settings import called
-from unet_ddp.training.own_state import modules_of
+from unet_ddp.training.own_holders import modules_of
 
 
 class Losses(NamedTuple):

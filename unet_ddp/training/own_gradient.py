@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from unet_ddp.errors import UserError
-from unet_ddp.training.own_state import holders
+from unet_ddp.training.own_holders import holders
 
 _LEAF = "torch::autograd::AccumulateGrad"  # torch's name of a step without a further one
 _Steps = dict[Any, None]  # torch has no type of them

@@ -18,14 +18,13 @@ from unet_ddp.plugins import find
 from unet_ddp.training.losses import Batch, SegmentationLoss, Term
 from unet_ddp.training.own_functions import remember_attributes
 from unet_ddp.training.own_gradient import check_trained
+from unet_ddp.training.own_holders import Numbers, holders
 from unet_ddp.training.own_methods import check_methods
 from unet_ddp.training.own_state import (
-    Numbers,
     check_saved,
     check_unscripted,
     draw_step,
     find_changed,
-    holders,
     keeping,
     read_unsaved,
 )

@@ -15,14 +15,13 @@ from unet_ddp.errors import UserError, words_of
 from unet_ddp.network.precision import image_type
 from unet_ddp.network.state_dicts import load_state
 from unet_ddp.training.own_gradient import check_trained
+from unet_ddp.training.own_holders import Numbers, holders
 from unet_ddp.training.own_probabilities import check_unbounded, find_activation, list_last
 from unet_ddp.training.own_state import (
-    Numbers,
     check_saved,
     check_unscripted,
     draw_step,
     find_changed,
-    holders,
     keeping,
     read_unsaved,
 )

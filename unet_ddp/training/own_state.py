@@ -1,7 +1,4 @@
-"""State of parts of the user's own besides parameters and buffers: plain numbers, tensors, lists.
-
-A part is a network, a loss or another callable object. Its numbers are saved with the run; a trial leaves all as it was.
-"""
+"""State of parts of the user's own that no checkpoint has: tensors, lists, objects; a trial leaves all as it was."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from itertools import chain
 from types import CellType, ModuleType, SimpleNamespace
 from typing import Any
@@ -26,81 +22,15 @@ from torch.nn.parameter import is_lazy
 from unet_ddp.errors import UserError, shorten
 from unet_ddp.network.state_dicts import is_whole
 from unet_ddp.plugins.own import is_installed
+from unet_ddp.training.own_holders import OF_TORCH, holders
 
 _CONTAINERS = (list, dict, set, deque)  # exactly these: a module's own dicts are ordered ones
 _TYPES = {
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
 }  # fmt: skip
-_OF_TORCH = {*vars(nn.Module()), "training"}  # names
 _CLOSE = 1e-5  # of a number: a GPU adds in any order
 _MOST = 2**24  # elements: a module may have its images in memory
-
-
-def holders(part: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each object whose attributes belong to `part`, and its path: modules, or what a callable is made of."""
-    if isinstance(part, nn.Module):
-        for path, module in part.named_modules(prefix=name):
-            yield path, module
-            function = vars(module).get("function")  # of a loss that is no module
-            if function is not None and getattr(function, "__self__", None) is not module:
-                yield from holders(function, path)
-    elif isinstance(part, partial):
-        for number, each in enumerate((part.func, *part.args, *part.keywords.values())):
-            yield from holders(each, f"{name}.{number}")
-    elif inspect.ismethod(part):
-        yield from holders(part.__self__, name)
-    elif hasattr(part, "__dict__") and not inspect.isclass(part):
-        yield name, part
-        for key, value in vars(part).items():
-            if isinstance(value, nn.Module):
-                yield from holders(value, f"{name}.{key}")
-
-
-def modules_of(part: object) -> list[nn.Module]:
-    """Return the outermost modules of which a callable object is made, itself if it is one."""
-    found: list[nn.Module] = []
-    inner: set[nn.Module] = set()
-    for _, holder in holders(part):
-        if isinstance(holder, nn.Module) and holder not in inner:
-            found.append(holder)
-            inner |= {*holder.modules()}
-    return found
-
-
-class Numbers:
-    """The plain numbers among the attributes of parts, as a counter of passes; saved where a run has changed them."""
-
-    def __init__(self, parts: Mapping[str, object] | None = None) -> None:
-        self._holders = {
-            name: vars(each)
-            for key in parts or {}
-            for name, each in holders((parts or {})[key], key)
-        }
-        self._first = self.read()
-
-    def read(self) -> dict[str, float]:
-        """Return all of them, by their places."""
-        found = {}
-        for place, attributes in self._holders.items():
-            for name, value in attributes.items():
-                if isinstance(value, (bool, int, float)) and name not in _OF_TORCH:
-                    found[f"{place}:{name}"] = value
-        return found
-
-    def state_dict(self) -> dict[str, float]:
-        """Return the numbers that differ from a new part's, by their places."""
-        changed = {name: n for name, n in self.read().items() if n != self._first.get(name)}
-        return {name: float(n) for name, n in changed.items() if abs(n) <= sys.float_info.max}
-
-    def load_state_dict(self, saved: Mapping[str, object], *, whole: bool = True) -> None:
-        """Restore what `state_dict` returned, if `whole` with the others' first values; a part that is gone is left out."""
-        for place, number in ({**self._first, **saved} if whole else saved).items():
-            name, _, attribute = place.rpartition(":")
-            if name in self._holders and isinstance(number, (bool, int, float)):
-                kind = type(self._holders[name].get(attribute))
-                is_whole_number = kind in (bool, int) and number % 1 == 0
-                self._holders[name][attribute] = kind(number) if is_whole_number else number
 
 
 @contextmanager
@@ -138,7 +68,7 @@ def read_unsaved(part: object) -> dict[str, list[object]]:
         for name in attributes.get("_non_persistent_buffers_set", ()):
             attributes[name] = attributes["_buffers"][name]
         for name, value in attributes.items():
-            if name not in _OF_TORCH and not isinstance(value, (bool, int, float)):
+            if name not in OF_TORCH and not isinstance(value, (bool, int, float)):
                 found[f"its {path}.{name}".replace(" .", " ")] = [*_flatten(value)]
         kinds: Sequence[Any] = [holder] if inspect.isfunction(holder) else type(holder).__mro__
         for kind in kinds:
@@ -210,7 +140,7 @@ def _list_kept(module: nn.Module) -> Iterator[object]:
     if not (module.training and isinstance(module, _BatchNorm)):
         yield from module.buffers(recurse=False)
     if _is_users(type(module)):
-        yield from (value for name, value in vars(module).items() if name not in _OF_TORCH)
+        yield from (value for name, value in vars(module).items() if name not in OF_TORCH)
 
 
 def find_changed(before: Mapping[str, list[object]], after: Mapping[str, list[object]]) -> str:
@@ -235,7 +165,7 @@ def _copy_values(attributes: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in attributes.items():
         if isinstance(value, Tensor):
             copies[name] = value.detach().clone()
-        elif type(value) in _CONTAINERS and name not in _OF_TORCH:
+        elif type(value) in _CONTAINERS and name not in OF_TORCH:
             copies[name] = value.copy()
     return copies
 

@@ -16,7 +16,7 @@ from unet_ddp.metrics.scores import UNSCORED, Validation
 from unet_ddp.network.precision import Precision
 from unet_ddp.network.state_dicts import load_state
 from unet_ddp.training.losses import SegmentationLoss
-from unet_ddp.training.own_state import Numbers
+from unet_ddp.training.own_holders import Numbers
 from unet_ddp.training.tensors import Tensors, WeightAverage
 
 
