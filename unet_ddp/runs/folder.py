@@ -70,7 +70,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     ) -> None:
         self.path = config.folder
         self.last = self.path / "last.pt"
-        self._metadata: Content = {}  # the part of each checkpoint that stays the same
+        self._constant: Content = {}  # the part of each checkpoint that stays the same
         names = world.gather(launcher_names())
         self.launchers = sorted(set(chain(*names)))  # a torchrun that restarts resumes its own run
         self._torchruns = {own for own, *_ in filter(None, names)}  # without --rdzv-id's name
@@ -92,10 +92,10 @@ class RunFolder(AbstractContextManager["RunFolder"]):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            if self._metadata and error is None:  # claimed, by the main process
+            if self._constant and error is None:  # claimed, by the main process
                 self._mirror.saved()  # the report
             self.wait()  # while the folder is still locked
-            failed = self._rescue() if self._metadata and error is not None else ""
+            failed = self._rescue() if self._constant and error is not None else ""
             if failed:
                 self._log(f"warning: {failed}")
         except RunError as failure:  # of a save that another error has overtaken
@@ -151,7 +151,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         with write_errors(self.path, _ADVICE if start.is_new else "free some space"):
             run = self._replaced.move(start)
         resume = config.resume_file.name
-        self._metadata = {**metadata, "run": run, "launchers": self.launchers, "resume": resume}
+        self._constant = {**metadata, "run": run, "launchers": self.launchers, "resume": resume}
 
     def begin(self, data: PreparedData, state: TrainState, start: StartPoint) -> None:
         """Save the run, so that a kill finds one to resume; then write its settings and its split.
@@ -203,11 +203,11 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         self._mirror.log_failures(waits=False)
         self._saved = time.monotonic()
         if labels is not None:
-            self._metadata = {**self._metadata, "labels": labels.to_dict()}
+            self._constant = {**self._constant, "labels": labels.to_dict()}
         if not self._writes:
             return
         self._replaced.delete()
-        last = {**self._metadata, **state.state_dict()}
+        last = {**self._constant, **state.state_dict()}
         new = {"last.pt": last}
         if is_best:
             new["best.pt"] = compose_best(last)

@@ -69,7 +69,7 @@ class Numbers:
 
     def state_dict(self) -> dict[str, float | str]:
         """Return the numbers that differ from a new part's, by their places; very long ones in hexadecimal digits."""
-        changed = {name: n for name, n in self.read().items() if n != self._first.get(name)}
+        changed = {name: n for name, n in self.read().items() if [n] != [self._first.get(name)]}
         return {name: _to_plain(n) for name, n in changed.items()}
 
     def load_state_dict(self, saved: Mapping[str, object], *, whole: bool = True) -> None:
