@@ -143,7 +143,8 @@ def _check_modes(where: str, network: nn.Module, example: Tensor, last: list[Ten
     """Check that neither mode returns probabilities, and leave the network as it was."""
     for is_training in (True, False):
         with _restoring(network):
-            check_unbounded(where, network.train(is_training), example, last)
+            network.train(is_training)
+            check_unbounded(where, network, example, last)
 
 
 def _check_same_kind(where: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:

@@ -54,7 +54,8 @@ class WeightAverage:
 
     def __init__(self, network: nn.Module, decay: float, twin: nn.Module | None = None) -> None:
         twin = copy.deepcopy(network) if twin is None else twin  # a compiled one has no truth value
-        self.network = twin.eval().requires_grad_(False)
+        twin.eval()  # a user's own may return nothing
+        self.network = twin.requires_grad_(False)
         self.decay = decay
         self.steps = 0
         self._tensors = Tensors(self.network)

@@ -158,7 +158,8 @@ class BatchSizeProbe:
             tensors = [one for one in (*inputs, output) if isinstance(one, Tensor)]
             largest = max([largest, *(tensor.numel() for tensor in tensors)])
 
-        network = build_network(self.architecture).to(device).eval()
+        network = build_network(self.architecture).to(device)
+        network.eval()  # a user's own may return nothing
         for module in network.modules():
             module.register_forward_hook(note)
         shape = (1, *self.size, self.preprocessing.channels)
