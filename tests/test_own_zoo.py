@@ -175,6 +175,10 @@ NO_FORM = {
     ("mixed", "float32"): "torch can't trace it (Input type",  # all of a file is of one type
     ("compiled", "float32"): "can't be run on 131x97 pixels",
     ("cached", "float32"): "torch can't trace it (unhashable type",
+    (
+        "orthogonal",
+        "float32",
+    ): "torch can't trace it (No ONNX function found for",
     ("made", "float16"): "can't be opened again (",
     (
         "remembered",

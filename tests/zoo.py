@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrizations
 
 from unet_ddp.network.architecture import build_network, choose_architecture
 
@@ -304,6 +305,7 @@ NETWORKS: dict[str, tuple[Any, str]] = {
     "extra": (network(get_extra_state=lambda s: {"v": 3}, set_extra_state=lambda s, x: None), "_extra_state is"),
     "growing": (network(_buffer, _grow), "a pass changes its state mean"),
     "versioned": (network(_versioned, lambda s, x: s.block(x)), ""),
+    "orthogonal": (network(lambda s, w: parametrizations.orthogonal(s.encoder[0])), ""),
     "softmax": (type("Ended", (Plain,), {"forward": lambda s, x: Plain.forward(s, x).softmax(1)}), "ends in softmax, so it returns"),
     "scripted": (_scripted, "is or has a module of TorchScript"),
     "lazy": (network(lambda s, w: s.add_module("late", nn.LazyConv2d(2, 1))), "has no size until the first"),

@@ -223,7 +223,10 @@ def _trace(job: Job, module: Exported) -> Any:
     except Exception as error:  # torch has many kinds, and the user's code may raise any
         if is_out_of_memory(error):
             raise
-        reason = f"torch can't trace it ({shorten_error(error, lines=1)})"
+        cause: BaseException = error  # the exporter's own says what to do next, to who writes it
+        while isinstance(cause, torch.onnx.OnnxExporterError) and cause.__cause__:
+            cause = cause.__cause__
+        reason = f"torch can't trace it ({shorten_error(cause, lines=1)})"
         if isinstance(error, GuardOnDataDependentSymNode):
             reason = "which of its layers run depends on the image's pixels"
         raise job.refusal.because(reason) from None

@@ -93,6 +93,6 @@ def open_openvino(path: Path, precision: str = "f32") -> Run:
     return run
 
 
-def shorten_error(error: Exception, *, lines: int | None = None) -> str:
+def shorten_error(error: BaseException, *, lines: int | None = None) -> str:
     """Return what a runtime says of a failure, of its first `lines`, in one short line."""
     return words_of("\n".join(str(error).splitlines()[:lines]))[:160]
