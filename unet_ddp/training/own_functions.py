@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from unet_ddp.training.own_state import holders
+from unet_ddp.training.own_holders import holders
 
 _before: list[
     tuple[dict[str, Any], dict[str, Any]]

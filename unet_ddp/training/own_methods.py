@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from unet_ddp.errors import UserError, words_of
-from unet_ddp.training.own_state import holders
+from unet_ddp.training.own_holders import holders
 
 _OF_STATE: dict[str, Any] = {"destination": {}, "prefix": "", "keep_vars": True}
 _OF_LOADING: dict[str, Any] = {"strict": False, "assign": False}
