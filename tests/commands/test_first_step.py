@@ -95,6 +95,12 @@ class Stops:
     def saved(self, path):
         os.kill(os.getpid(), signal.SIGTERM)
 
+class RaisesLater(Stops):
+    def step(self, report, done):
+        raise ValueError("of mine")
+
+    saved = None
+
 class Ends:
     def __init__(self, run):
         pass
@@ -156,6 +162,27 @@ def test_a_start_that_ends_before_its_first_step_brings_back_what_it_replaces(
     assert (ended[0], said in str(ended)) == (status, True), ended
     assert contents(finished) == before
     assert run(finished, "--resume", "--epochs", "3")[0] == 0
+
+
+@pytest.mark.parametrize("how", [START_OVER, GO_BACK])
+@pytest.mark.parametrize("at", ["step", "validation"])
+def test_a_start_that_fails_before_a_step_is_saved_brings_back_what_it_replaces(
+    images: list[str], finished: Path, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...], at: str
+) -> None:  # fmt: skip
+    monkeypatch.syspath_prepend(str(finished))
+    before = contents(finished)
+    data = [*images, *FLAGS] if how == START_OVER else ["--device", "cpu", "--workers", "0"]
+
+    def fails(*_: Any, **of: Any) -> NoReturn:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        if at == "validation":
+            patch.setattr(train, "validate", fails)
+        flags = [] if at == "validation" else ["--callback", "first_step_parts:RaisesLater"]
+        ended = run(finished, *data, *how, *flags)
+    assert ended[0] in (1, 2), ended
+    assert contents(finished) == before
 
 
 def test_a_run_that_goes_back_to_where_it_ends_has_gone_back(finished: Path) -> None:

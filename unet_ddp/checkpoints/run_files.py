@@ -253,12 +253,13 @@ def settle(folder: Path) -> None:
     aside, last = folder / REPLACED, folder / "last.pt"
     if aside.is_dir():
         mark, run = aside / _WITHDRAWN, ""
-        if mark.is_file():
-            _delete(folder, json.loads(mark.read_text()))
-            mark.unlink()
         with suppress(FileNotFoundError):
             run = (aside / _RUN).read_text()
-        if not last.exists() or (run and run == _read_run(last)):
+        is_back = bool(run) and run == _read_run(last)  # put there by hand
+        if mark.is_file():
+            _delete(folder, {*json.loads(mark.read_text())} - ({"last.pt"} if is_back else set()))
+            mark.unlink()
+        if is_back or not last.exists():
             moved = [path for path in aside.rglob("*") if path.is_symlink() or not path.is_dir()]
             for path in sorted(moved, key=lambda path: path.name == "last.pt"):
                 to = folder / path.relative_to(aside)

@@ -76,9 +76,9 @@ class Replaced:
 
     @property
     def _comes_back(self) -> bool:
-        """True if a run was moved aside that an end at this moment brings back."""
-        is_aside = self._kept is not None and bool(find_checkpoints(self._folder / REPLACED))
-        return is_aside and self._has_no_step
+        """True if a run is aside on this machine: no step was saved, so an early end brings it back."""
+        is_here = self._kept is not None and not is_address(self._config.address)
+        return is_here and bool(find_checkpoints(self._folder / REPLACED))
 
     def stop(self, *, is_error: bool) -> bool:
         """Learn that the run stops; return whether to save it: not if an error leaves it without a step."""
@@ -87,7 +87,7 @@ class Replaced:
 
     def describe_stop(self, done: int) -> str:
         """Return what is left of a run that is stopped after `done` steps, in words."""
-        if self._comes_back:
+        if self._comes_back and self._has_no_step:
             return "before its first step, so the run that it was to replace stays as it was"
         return f"after step {done}; continue with --resume"
 
