@@ -11,7 +11,7 @@ from unet_ddp.errors import UserError, words_of
 from unet_ddp.training.own_holders import holders
 
 _OF_STATE: dict[str, Any] = {"destination": {}, "prefix": "", "keep_vars": True}
-_OF_LOADING: dict[str, Any] = {"strict": False, "assign": False}
+_OF_LOADING: dict[str, Any] = {"strict": False}
 
 
 def check_methods(where: str, part: nn.Module) -> None:
