@@ -120,6 +120,35 @@ def take_steps(part: nn.Module, compute: Callable[[int], Tensor]) -> None:
         optimizer.step()
 
 
+def network_detached(self: Any, images: Tensor) -> Tensor:
+    return self.changed(self.head(self.body(images))).detach()  # type: ignore[no-any-return]
+
+
+def loss_detached(self: Any, logits: Tensor, masks: Tensor) -> Tensor:
+    return (self.changed(logits).argmax(1) != masks).double().mean()
+
+
+def check_loss_alone() -> None:
+    try_loss(SegmentationLoss(OptimizationConfig(loss=f"{__name__}:Loss")), 2, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("check", "kind", "forward", "said"),
+    [
+        (check_network, Network, network_detached, "--model .*: its logits have no gradient"),
+        (check_loss_alone, Loss, loss_detached, "--loss .*: has no gradient"),
+    ],
+)
+def test_one_without_a_gradient_is_a_line_also_if_it_keeps_values_that_have_one(
+    check: Any, kind: Any, forward: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue: torch's traceback, of an element that does not require a gradient."""
+    monkeypatch.setattr(Part, "change", looked_at, raising=False)
+    monkeypatch.setattr(kind, "forward", forward)
+    with pytest.raises(UserError, match=said):
+        check()
+
+
 @pytest.mark.parametrize("check", [check_network, check_loss])
 @pytest.mark.parametrize("change", KEEPING)
 def test_one_that_the_second_step_could_not_follow_is_a_line(

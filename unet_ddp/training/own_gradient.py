@@ -54,7 +54,7 @@ def check_trained(
     again = compute()
     for each in loose:
         each.grad = None
-    torch.autograd.backward(again, torch.ones_like(again))
+    _compute_gradient(again)
     found = [each for each in _list_loose(again, [*known]) if each.grad is not None]
     part.zero_grad(set_to_none=True)
     for each in found:
@@ -82,10 +82,10 @@ def _check_detached(where: str, part: nn.Module, compute: Callable[[], Tensor]) 
     }
     if not kept:
         return output
-    torch.autograd.backward(output, torch.ones_like(output))
+    _compute_gradient(output)
     again = compute()
     try:
-        torch.autograd.backward(again, torch.ones_like(again))
+        _compute_gradient(again)
     except RuntimeError as error:
         if not any(each in str(error) for each in _OF_FREED):
             raise
@@ -97,6 +97,11 @@ def _check_detached(where: str, part: nn.Module, compute: Callable[[], Tensor]) 
         ) from None
     part.zero_grad(set_to_none=True)
     return compute()
+
+
+def _compute_gradient(output: Tensor) -> None:
+    if output.requires_grad:  # the caller names one that has none
+        torch.autograd.backward(output, torch.ones_like(output))
 
 
 def _list_loose(output: Tensor, known: list[Tensor]) -> list[Tensor]:
