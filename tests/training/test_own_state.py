@@ -6,7 +6,8 @@ import copy
 import math
 import warnings
 from collections import deque
-from functools import cached_property, partial
+from collections.abc import Callable
+from functools import cached_property, partial, wraps
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -148,19 +149,37 @@ class OfClass(nn.Module):
         return value
 
 
-def helper(value: Tensor) -> Tensor:
-    """Count its calls in an attribute."""
-    helper.calls = getattr(helper, "calls", 0) + 1  # type: ignore[attr-defined]
-    return value
+def counted(function: Callable[..., Tensor]) -> Any:
+    """Return a function that counts its calls in an attribute, and gives the count if it is asked for."""
+
+    @wraps(function)
+    def call(value: Tensor, *args: int) -> Tensor:
+        call.calls += 1  # type: ignore[attr-defined]
+        return function(value, *(call.calls for _ in args))  # type: ignore[attr-defined]
+
+    call.calls = 0  # type: ignore[attr-defined]
+    return call
+
+
+@counted
+def helper(value: Tensor, calls: int = 1) -> Tensor:
+    return value * calls
 
 
 class InHelper(nn.Module):
     def forward(self, value: Tensor) -> Tensor:
-        return helper(value)
+        return helper(value, 1)  # type: ignore[no-any-return]
+
+
+class Watched(nn.Module):
+    """Has a helper that counts its calls, and does not use the count."""
+
+    def forward(self, value: Tensor) -> Tensor:
+        return helper(value)  # type: ignore[no-any-return]
 
 
 KEPT = {
-    InHelper: "test_own_state.helper",
+    InHelper: "",  # by its value
     OfParameters: "",  # by its value
     Teacher: "copies",
     InHiddenModule: "hidden",
@@ -286,7 +305,7 @@ class Best(nn.Module):
         return value
 
 
-TAKEN = (Hidden, Odd, Best, Buffer, Number, Cached, Shown, Normed, Frozen)
+TAKEN = (Watched, Hidden, Odd, Best, Buffer, Number, Cached, Shown, Normed, Frozen)
 
 
 @pytest.fixture(autouse=True)

@@ -120,8 +120,8 @@ def _flatten(value: object, depth: int = 5) -> Iterator[object]:
 def _list_inner(value: object) -> Iterable[object]:
     """Return the attributes of an object of the user's, or what a function of theirs has at hand."""
     if inspect.isfunction(value):
-        named = [*(value.__kwdefaults__ or {}).values(), *vars(value).values()]
-        return chain(value.__defaults__ or (), named, *map(_read_cell, value.__closure__ or ()))
+        defaults = chain(value.__defaults__ or (), (value.__kwdefaults__ or {}).values())
+        return chain(defaults, *map(_read_cell, value.__closure__ or ()))
     if isinstance(value, nn.Module):
         return chain(*map(_list_kept, value.modules()))
     is_users = isinstance(value, SimpleNamespace) or _is_users(type(value))
