@@ -153,14 +153,24 @@ def test_calls_that_follow_each_other_are_as_each_alone(root: Path) -> None:
 def test_a_function_begins_with_the_attributes_that_it_had_before_the_first_call(
     root: Path,
 ) -> None:
-    """Issue: the second of two calls went on with what a loss function had counted in the first."""
+    """Issue: the second of two calls went on with what a loss function had counted in the first.
+
+    Issue: nor could the user read the count after a call.
+    """
     found = {}
     for k, name in enumerate(("counting", "least", "counting")):
         do(str(root), CALLS[name], f"{name}-{k}")
         found[k] = content(root, CALLS[name], f"{name}-{k}")
-        sys.modules["parts"].counting.shown = True  # by the user
+        counting = sys.modules["parts"].counting
+        assert vars(counting).pop("calls") > 0 if k == 1 else counting.calls > 0
+        counting.shown = True  # by the user
     assert_same(found[0], found[2], "counting")
-    assert vars(sys.modules["parts"].counting) == {"shown": True}
+    assert counting.shown
+    counting.calls = 50  # by the user: the next one begins with it
+    do(str(root), CALLS["counting"], "from-50")
+    assert counting.calls > 50
+    with pytest.raises(AssertionError, match="sums"):
+        assert_same(found[0], content(root, CALLS["counting"], "from-50"), "counting")
 
 
 @pytest.mark.processes
