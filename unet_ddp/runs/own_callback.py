@@ -106,7 +106,7 @@ class OwnCallback:
         yield
         if any(rate != group["lr"] for rate, group in zip(rates, groups, strict=False)):
             self._has_said_rate = True
-            way = "change group['lr_scale'], its factor, which no checkpoint has"
+            way = "change group['lr_scale'], its factor, and set it in each group again after --resume"
             if self._shared:
                 way = "use --learning-rate, as one of several processes can't change it"
             self._run.log(
