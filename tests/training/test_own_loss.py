@@ -373,7 +373,7 @@ def test_a_plain_loss_is_the_mean_over_ranks_and_a_line_says_so(
 def small_ce(logits: Tensor, masks: Tensor) -> Tensor:
     """Return a loss that does not know pixels to ignore, and takes 2 images."""
     if len(masks) != 2:
-        raise ValueError("two images")
+        raise ValueError("two images") from KeyError(len(masks))
     return F.cross_entropy(logits, masks)
 
 
@@ -387,8 +387,9 @@ def test_a_loss_that_takes_no_pixels_to_ignore_is_a_line_where_there_are_some() 
     masks[:, 0] = 255
     with pytest.raises(UserError, match=r"--loss .*: IndexError: Target 255 .*ignore_index=255"):
         loss(logits[:2], masks[:2])
-    with pytest.raises(ValueError, match="two images"):  # has another reason
+    with pytest.raises(ValueError, match="two images") as raised:  # has another reason
         loss(logits, masks)
+    assert isinstance(raised.value.__cause__, KeyError)  # as the user gave it
 
 
 def test_sums_that_are_no_vectors_are_named(own_loss: Path) -> None:

@@ -80,14 +80,19 @@ class MeanOverRanks(nn.Module):
             is_ignored = masks == IGNORE_ID
             if masks.is_cuda or not is_ignored.any():  # after an error a GPU computes no more
                 raise
-            try:
-                self.function(logits.clone(), masks.masked_fill(is_ignored, 0))
-            except Exception:
-                raise error from None
+            if not self._takes(logits, masks.masked_fill(is_ignored, 0)):
+                raise  # with its cause
             raise UserError(
                 f"--loss {self.name}: {type(error).__name__}: {words_of(error).rstrip('.')}; pixels to ignore, as the edges of "
                 "turned images, are 255 in masks: leave them out, as by ignore_index=255 (docs/losses.md)"
             ) from None
+
+    def _takes(self, logits: Tensor, masks: Tensor) -> bool:
+        try:
+            self.function(logits.clone(), masks)
+        except Exception:  # of code that is not ours
+            return False
+        return True
 
     def value(self, sums: dict[str, Tensor], weights: Tensor) -> Tensor:
         """Return the mean ()."""
