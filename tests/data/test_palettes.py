@@ -18,7 +18,6 @@ from unet_ddp.data.labels import Labels
 from unet_ddp.data.masks import Colour, as_numbers, voc_colour
 from unet_ddp.data.matching import Report
 from unet_ddp.data.readers.read import read_mask
-from unet_ddp.errors import UserError
 from unet_ddp.extras.objects.labels import ObjectLabels
 from unet_ddp.extras.overlap.folders import read_codes
 
@@ -62,10 +61,8 @@ SAVED = {
     "gif": saving(".gif", Image.fromarray),
     "adaptive": saving(".png", adaptive),
     "quantised": saving(".png", lambda colours: Image.fromarray(colours).quantize(4)),
-    "black first": saving(".png", lambda c: reorder(c, (BLACK, WHITE, RED, GREEN, BLUE))),
-    "white first": saving(".png", lambda c: reorder(c, (WHITE, BLACK, RED, GREEN, BLUE))),
-    "black last": saving(".png", lambda c: reorder(c, (RED, WHITE, GREEN, BLUE, BLACK))),
-    "padded": saving(".tif", lambda c: reorder(c, (WHITE, RED, GREEN, BLUE, *[BLACK] * 9))),
+    "1 bit": saving(".bmp", lambda c: reorder(c, (WHITE, BLACK))),
+    "black first": saving(".png", lambda c: reorder(c, (BLACK, WHITE))),
 }
 every_palette = pytest.mark.parametrize("save", SAVED.values(), ids=SAVED)
 
@@ -85,18 +82,51 @@ def check(
     return data
 
 
-@every_palette
-def test_black_is_the_background_of_numbered_objects(tmp_path: Path, save: Save) -> None:
-    """In training and in the check of a set, as of the same colours without a palette."""
+CITY = ((128, 64, 128), (244, 35, 232), RED, GREEN, *[BLUE] * 251, BLACK)
+MOST, FEW = np.arange(18)[:, None] + 0 * IDS > 5, np.arange(18)[:, None] + 0 * IDS > 15
+MOST, FEW = MOST.astype(np.uint8), FEW.astype(np.uint8)
+MANY = (WHITE, *[(k, 9, 9) for k in range(9)], BLACK, *[(k, 0, 9) for k in range(20)])
+
+
+@pytest.mark.parametrize(
+    "palette", [CITY, MANY, GREYS[::-1], (WHITE, *[BLACK] * 255), (WHITE, BLACK, *[RED] * 30)]
+)
+def test_one_index_is_the_background_of_all_masks_of_a_set(
+    tmp_path: Path, palette: tuple[Colour, ...]
+) -> None:
+    """Whatever other indices a mask has: background and an object were exchanged in some."""
+    counts = np.zeros(256, int)
+    last = 255 if len(palette) > 255 else 10
+    for number, path in enumerate(sorted((make_set(tmp_path, 6) / "masks").iterdir())):
+        mask = (np.arange(24 * 32) % (3 + number)).astype(np.uint8).reshape(24, 32)
+        mask[:2] = last if number % 2 else 0
+        with_palette(mask, palette).save(path)
+        counts += np.bincount(mask.ravel(), minlength=256)
+        assert read_mask(path, labels=CELLS).tolist() == mask.tolist()
+    found = check(tmp_path, instances=True).values.counts
+    assert found == {int(k): int(counts[k]) for k in np.flatnonzero(counts)}
+
+
+def test_the_palette_of_inverted_greys_is_one_of_indices(tmp_path: Path) -> None:
+    """ImageJ writes it: 0, white, is the background, and 255 is an object."""
+    mask = np.uint8(255) * (IDS > 0)
     for path in (make_set(tmp_path, 5) / "masks").iterdir():
-        path.unlink()
-        mask = save(paint(IDS, BLACK, RED, GREEN, BLUE), path)
-    found = read_mask(mask, labels=CELLS)
-    pairs = {(int(one), int(other)) for one, other in zip(found.flat, IDS.flat, strict=True)}
-    assert len(pairs) == 4 and (0, 0) in pairs
-    data = check(tmp_path, instances=True)
-    assert data.values.counts[0] == 5 * np.count_nonzero(IDS == 0)
-    assert data.values.counts.keys() == {one for one, _ in pairs}
+        with_palette(mask, GREYS[::-1]).save(path)
+    report = Report(collects=True)
+    labels = check(tmp_path, report=report).labels
+    assert labels is not None and labels.values == (0, 255)
+    assert not any("black" in line for line in report.warnings)
+    trained = Labels((0, 255), palette=GREYS)
+    assert read_mask(path, labels=trained).tolist() == mask.tolist()
+    (tmp_path / "classes" / "car").mkdir(parents=True)
+    with_palette(mask, GREYS[::-1]).save(tmp_path / "classes" / "car" / "a.png")
+    found = read_codes(tmp_path / "classes" / "*" / "a.png")
+    assert found.tolist() == (IDS > 0).tolist()
+    (tmp_path / "i").mkdir()
+    Image.fromarray(mask).save(tmp_path / "i" / "a.png")
+    folders = [str(tmp_path / name) for name in ("classes", "i", "out")]
+    assert main(["import", folders[0], "--images", folders[1], "--output", folders[2]]) == 0
+    assert np.asarray(Image.open(tmp_path / "out" / "a.png")).tolist() == (IDS > 0).tolist()
 
 
 @every_palette
@@ -131,7 +161,11 @@ def test_black_is_the_background_of_an_import(tmp_path: Path, save: Save) -> Non
         (GREYS[::-1], None),  # black is at an index that no pixel has
         ((WHITE, RED, GREEN, BLUE), None),
         ((WHITE, RED, GREEN, BLUE, *[BLACK] * 252), None),
-        ((WHITE, RED, BLACK, BLACK), None),  # both are numbers
+        ((WHITE, RED, BLACK, BLACK), None),
+        ((RED, GREEN, BLUE, BLACK), None),
+        ((WHITE, BLACK, RED, GREEN), None),
+        ((WHITE, *[BLACK] * 255), None),
+        ((WHITE, BLACK), 0),
         ((BLACK, RED, BLACK, BLACK), None),
         ((WHITE, RED), None),  # the others have no colour
         ((WHITE, RED, GREEN, BLACK), 3),
@@ -147,17 +181,30 @@ def test_indices_of_other_palettes_are_numbers(
 @pytest.mark.parametrize(
     ("palette", "ids", "flags", "said"),
     [
-        ((WHITE, BLACK), IDS > 0, {}, "use --invert"),
-        ((WHITE, BLACK), IDS > 0, {"mask_threshold": 0}, "use --invert"),
-        ((WHITE, BLACK), IDS == 0, {}, "use --invert"),
-        ((WHITE, BLACK, BLUE), (IDS > 0) + 2 * (IDS > 2), {"ignore_index": 3}, "use --invert"),
-        ((RED, GREEN, BLUE, BLACK), IDS, {"mask_threshold": 0}, "save the masks as colour images"),
-        ((WHITE, BLACK), IDS > 0, {"invert": True}, None),
-        ((WHITE, BLACK), IDS > 0, {"class_names": ("paper", "ink")}, None),
-        ((WHITE, RED), IDS > 0, {}, None),
-        ((WHITE, RED, GREEN, BLACK), IDS, {}, None),  # classes
-        ((RED, GREEN, BLUE, BLACK), IDS, {"mask_threshold": 2}, "use --invert"),
-        ((BLACK, WHITE), IDS > 0, {}, None),
+        ((WHITE, BLACK), MOST, {}, "use --invert"),
+        ((WHITE, BLACK), MOST, {"mask_threshold": 0}, "use --invert"),
+        ((WHITE, BLACK, BLUE), MOST + (IDS > 2), {"ignore_index": 2}, "use --invert"),
+        (
+            (RED, GREEN, BLACK),
+            2 * MOST - FEW,
+            {"mask_threshold": 0},
+            "save the masks as colour images",
+        ),
+        (
+            (RED, GREEN, BLACK),
+            2 * MOST - FEW,
+            {"instances": True},
+            "save the masks as colour images",
+        ),
+        ((WHITE, BLACK), IDS > 1, {}, None),
+        (CITY, IDS + 252 * (IDS > 2), {"mask_threshold": 0}, None),  # void
+        (CITY, IDS + 252 * (IDS > 2), {"instances": True}, None),
+        ((WHITE, BLACK), MOST, {"invert": True}, None),
+        ((WHITE, BLACK), MOST, {"class_names": ("paper", "ink")}, None),
+        (GREYS[::-1], 255 * MOST, {}, None),
+        ((WHITE, RED), MOST, {}, None),
+        ((WHITE, RED, BLACK), 2 * MOST - FEW, {}, None),  # classes
+        ((BLACK, WHITE), MOST, {}, None),
     ],
 )
 def test_black_that_is_the_foreground_is_a_warning(
@@ -177,6 +224,9 @@ def test_black_that_is_the_foreground_is_a_warning(
 
 
 OWN = (BLACK, RED, GREEN)
+VGA = tuple(
+    tuple(value * (k >> bit & 1) for bit in (2, 1, 0)) for value in (128, 255) for k in range(8)
+)
 THREE = Labels((0, 1, 2), palette=OWN)
 
 
@@ -186,8 +236,8 @@ THREE = Labels((0, 1, 2), palette=OWN)
         ((BLACK, GREEN, RED), [0, 2, 1]),
         ((RED, BLACK, GREEN), [1, 0, 2]),
         ((GREEN, RED, BLACK), [2, 1, 0]),
-        ((BLACK, BLUE, GREEN, RED), [0, 3, 2]),
-        ((GREEN, WHITE, RED, *[BLACK] * 9), [3, 2, 0]),
+        ((GREEN, RED, *[BLACK] * 9), [2, 1, 0]),
+        ((BLACK, GREEN, RED, BLACK), [0, 2, 1]),
     ],
 )
 def test_masks_with_the_classes_colours_at_other_indices_are_those_in_colour(
@@ -212,7 +262,12 @@ def test_masks_with_the_classes_colours_at_other_indices_are_those_in_colour(
         (THREE, GREYS),
         (THREE, VOC),
         (THREE, (WHITE, (9, 9, 9), BLUE)),
-        (THREE, (BLACK, RED, BLUE, GREEN)),  # an index of no pixel
+        (THREE, (BLACK, RED, BLUE, GREEN)),
+        (THREE, (BLACK, GREEN, BLUE)),  # only some are the classes'
+        (Labels((0, 1), palette=(BLACK, RED)), (RED, GREEN, BLUE)),
+        (Labels(tuple(range(21)), palette=VOC), VGA),
+        (Labels((0, 255), palette=GREYS), GREYS[::-1]),
+        (Labels((0, 1, 2), palette=(GREEN, RED, BLACK)), (BLACK,) * 256),
         (THREE, (BLACK, RED, RED)),
         (THREE, (BLACK, RED, BLACK)),
         (Labels((0, 1, 2)), (BLACK, GREEN, RED)),
@@ -230,9 +285,3 @@ def test_masks_with_other_colours_are_read_by_index(
     ids = np.minimum(IDS, 2)
     with_palette(ids, palette).save(tmp_path / "a.png")
     assert read_mask(tmp_path / "a.png", labels=labels).tolist() == ids.tolist()
-
-
-def test_colours_of_which_only_some_are_the_classes_are_refused(tmp_path: Path) -> None:
-    with_palette(np.minimum(IDS, 2), (BLACK, GREEN, BLUE)).save(tmp_path / "a.png")
-    with pytest.raises(UserError, match=r"a\.png: unknown mask colour #0000ff; expected #000000"):
-        read_mask(tmp_path / "a.png", labels=THREE)

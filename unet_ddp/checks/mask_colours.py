@@ -11,7 +11,7 @@ from unet_ddp.checks.mask_palettes import are_two_classes
 from unet_ddp.checks.metadata import MaskMetadata, ScannedPair
 from unet_ddp.config import DataConfig
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import find_background, list_colours, unpack_colour
+from unet_ddp.data.masks import list_colours, unpack_colour
 from unet_ddp.settings import called
 
 _NOISE = 32  # of 255: so much less may be the brightest pixel of soft masks
@@ -22,14 +22,9 @@ def share_colours(
 ) -> list[ScannedPair]:
     """Return the pairs of a set with colours in all masks of 8 bit, if one has them or known `labels` do.
 
-    With --instances, palette indices become numbers of objects; see `as_numbers`.
     They get them also if a colour has other values in grey masks than in those with a palette. If each value is
     a class, the colours must be the same ones: class ids in grey beside colours are other classes.
     """
-    if config.instances:
-        scanned = [
-            pair._replace(mask=_as_numbers(pair.mask, config.ignore_index)) for pair in scanned
-        ]
     are_coloured = _find_coloured([pair.mask for pair in scanned], config)
     if not (any(are_coloured) if labels is None else labels.rgb):
         return scanned
@@ -83,21 +78,6 @@ def _differ_by_value(masks: Sequence[MaskMetadata], config: DataConfig) -> bool:
         for colour, value in greys - palettes
         for other, index in palettes
     )
-
-
-def _as_numbers(mask: MaskMetadata, ignore: int | None) -> MaskMetadata:
-    """Return the metadata of a mask as `Source.mask` reads it with labels of numbered objects."""
-    palette = mask.header.palette
-    index = find_background(palette, mask.values) if palette else 0
-    if not palette or index == 0 or ignore in (0, index):
-        return mask
-    colours = list(palette)
-    colours[0], colours[index] = palette[index], palette[0]
-    names = {0: index, index: 0}
-    counts = {names.get(value, value): n for value, n in zip(mask.values, mask.counts, strict=True)}
-    values, pixels = zip(*sorted(counts.items()), strict=True)
-    header = replace(mask.header, palette=tuple(colours))
-    return mask._replace(header=header, values=values, counts=pixels)
 
 
 def _as_colours(mask: MaskMetadata) -> MaskMetadata:

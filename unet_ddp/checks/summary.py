@@ -12,7 +12,7 @@ from unet_ddp.checks.table import Table
 from unet_ddp.config import DataConfig
 from unet_ddp.data.label_rules import MaskValues
 from unet_ddp.data.labels import Labels
-from unet_ddp.data.masks import find_background, pack_colour
+from unet_ddp.data.masks import pack_colour
 from unet_ddp.data.pairs import Pairs
 from unet_ddp.data.readers.base import ImageFormat, bits_of
 from unet_ddp.data.readers.resize import scaled_size
@@ -27,6 +27,7 @@ _NEAR = 2  # of 255, in each channel: colours so near to each other may be one c
 _STRAY = 0.02  # of the pixels of a colour: a stray edge beside it has no more
 _APART = 2  # times as many pixels as stray edges have the values that --round-masks finds by their number
 _LARGEST_ID = 63  # colours of such channels alone may be ids of classes
+_INVERTED = tuple((k, k, k) for k in range(255, -1, -1))  # ImageJ's palette of 0 and 255
 _LEFT = 2  # pixels of a class in an image that are nearly nothing
 
 
@@ -100,14 +101,18 @@ def warn_of_classes(table: Table, values: MaskValues, labels: Labels, split: Spl
 
 
 def _find_black(values: MaskValues, labels: Labels) -> list[str]:
-    """Return a warning if black is the foreground of two classes, as palettes number it, and not the background."""
-    palette, least = values.palette or (), labels.threshold or 0
-    used = {*values.values} - {labels.ignore}
-    index = find_background(palette, used)
+    """Return a warning if black is the foreground, as adaptive palettes number it, and has more pixels than index 0."""
+    palette, counts, least = values.palette or (), values.counts, labels.threshold or 0
+    used = {*counts} - {labels.ignore}
+    found = [k for k, colour in enumerate(palette) if k in used and not any(colour)]
     is_chosen = labels.names is not None or labels.values[0] > labels.values[1]
-    if not labels.is_binary or is_chosen or index <= least or 0 not in used:
+    are_two = labels.is_binary and not is_chosen
+    if not (are_two or labels.objects) or len(found) != 1 or palette == _INVERTED:
         return []
-    are_apart = all(value <= least or value == index for value in used)
+    (index,) = found
+    if index <= least or 0 not in used or counts[index] <= counts[0]:
+        return []
+    are_apart = are_two and all(value <= least or value == index for value in used)
     advice = "use --invert" if are_apart else "save the masks as colour images"
     return [
         f"index 0 of the masks is #{pack_colour(palette[0]):06x}, and the foreground has black, index {index}: if black is "

@@ -100,20 +100,19 @@ class Table:
     def _with_indices_of(self, labels: Labels) -> Table:
         """Return the table of palette masks with the indices of labels."""
         values, kinds = self.columns["value"][:].copy(), list(self.kinds)
+        indices = np.arange(256, dtype=np.uint8)
+        orders = {
+            k: labels.from_indices(indices, kind.mask.palette)
+            for k, kind in enumerate(kinds)
+            if kind.mask.palette
+        }
+        orders = {k: order for k, order in orders.items() if order is not indices}
+        for k in orders:
+            kinds[k] = replace(kinds[k], mask=replace(kinds[k].mask, palette=labels.palette))
         for rows, part, row in self.value_blocks():
-            column = self.columns["kind"][rows][row - rows.start]
-            for k in np.unique(column).tolist():
-                header, chosen = self.kinds[k].mask, np.flatnonzero(column == k)
-                if header.palette is None:
-                    continue
-                found, firsts, places = np.unique(
-                    values[part][chosen], return_index=True, return_inverse=True
-                )
-                mask = self.pairs[int(row[chosen[firsts[0]]])].mask
-                own = labels.from_indices(found, header.palette, mask)
-                if own is not found:
-                    values[part][chosen] = own[places]
-                    kinds[k] = replace(kinds[k], mask=replace(header, palette=labels.palette))
+            column, block = self.columns["kind"][rows][row - rows.start], values[part]
+            for k, order in orders.items():
+                block[column == k] = order[block[column == k]]
         return replace(self, kinds=kinds, columns={**self.columns, "value": values})
 
     @cached_property

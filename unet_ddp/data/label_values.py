@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
@@ -18,8 +18,8 @@ from unet_ddp.data.masks import (
     Flags,
     Ids,
     Mask,
-    as_numbers,
     list_colours,
+    pack_colour,
     unpack_colour,
     voc_colour,
 )
@@ -138,32 +138,24 @@ class ClassValues:
             )
         return np.asarray(values, np.uint8)
 
-    def from_indices(self, indices: Mask, palette: Sequence[Colour], path: Path) -> Mask:
-        """Return the mask values of indices of a palette: by colour if it has the classes' colours at others.
+    def from_indices(self, indices: Mask, palette: Sequence[Colour]) -> Mask:
+        """Return the mask values of indices of a palette: by colour if it has the classes' colours and no others.
 
-        Raises:
-            UserError: as `from_colours`.
+        The palette alone decides, so it is the same for all masks of a set; black may fill it up.
         """
-        if not self.named_values:  # numbers of objects
-            return as_numbers(indices, palette, self.ignore)
-        if self.palette is None or self.rounded or palette == self.palette:
+        if self.palette is None or self.rounded or not self.named_values or palette == self.palette:
             return indices
-        own, shown = dict(enumerate(self.palette)), dict(enumerate(palette))
-        if len({own.get(value) for value in self.values}) < self.num_classes:  # colours name none
-            return indices
-        # A colour that the class has in both palettes is another class at the other index.
-        moved = {own.get(value) for value in self.values if own.get(value) != shown.get(value)}
-        exchanged = [
-            index
-            for index, colour in shown.items()
-            if colour in moved and own.get(index) != colour and index != self.ignore
+        shown = [*dict.fromkeys(palette)]
+        own = list_colours(self.palette, 8)
+        values = {int(own[value]): value for value in self.values if value < 256}
+        found = [
+            index if index == self.ignore else values.get(pack_colour(colour))
+            for index, colour in enumerate(shown)
         ]
-        if not exchanged or not np.isin(indices, exchanged).any():
+        are_filled = [*palette] == shown + [(0, 0, 0)] * (len(palette) - len(shown))
+        if len(values) < self.num_classes or None in found or len(shown) < 2 or not are_filled:
             return indices
-        found, kept = indices.copy(), indices != (-1 if self.ignore is None else self.ignore)
-        colours = list_colours(palette, 8)[indices[kept]]
-        found[kept] = replace(self, ignore=None).from_colours(colours, path)
-        return found
+        return np.array([*found, *range(len(found), 256)], np.uint8)[indices]
 
     def search(self, codes: Mask) -> tuple[Ids, Flags]:
         """Return the class ids uint8 of mask values of any shape, 255 where ignored, and which have one."""

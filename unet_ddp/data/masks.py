@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -36,6 +36,7 @@ IN_MEMORY = 1 << 30
 """Bytes; larger arrays are in a temporary file."""
 _Byte = Annotated[int, Limit(0, 255)]
 Colour = tuple[_Byte, _Byte, _Byte]
+_WHITE_FIRST: tuple[Colour, ...] = ((255, 255, 255), *[(0, 0, 0)] * 3)  # GIF fills it up to four
 
 
 def enlargement(small: Sequence[int], large: Sequence[int]) -> float:
@@ -117,29 +118,15 @@ def list_colours(palette: Sequence[Colour] | None, bits: int) -> NDArray[np.int3
     return np.array([*map(pack_colour, palette)] + [0] * 256, np.int32)[:256]
 
 
-def find_background(palette: Sequence[Colour], used: Collection[int]) -> int:
-    """Return the index of a mask's background: 0, or that of black in use, if 0 has another colour.
-
-    So it is as in the same mask without a palette. Programs number colours as they occur, or white first. Palettes
-    that have black at several indices in use are of numbers.
-    """
-    black = {index for index, colour in enumerate(palette) if not any(colour)}
-    if not black or 0 in black:
-        return 0
-    found = sorted(black & {*used})
-    if not found and len(black) == len(palette) - 1:  # white, and what fills up its palette
-        found = [min(black)]
-    return found[0] if len(found) == 1 else 0
-
-
 def as_numbers(indices: Mask, palette: Sequence[Colour] | None, ignore: int | None = None) -> Mask:
-    """Return palette indices of which 0 is the background: exchanged with that of `find_background`."""
-    if not palette or not any(palette[0]):  # black
+    """Return palette indices of which 0 is the background: exchanged with 1, black, in a black-and-white file.
+
+    Indices of all other palettes are numbers. The palette alone decides, so it is the same for all masks of a set.
+    """
+    is_white_first = palette in (_WHITE_FIRST[:2], _WHITE_FIRST)
+    if not is_white_first or ignore in (0, 1):
         return indices
-    index = find_background(palette, np.unique(indices).tolist())
-    if index == 0 or ignore in (0, index):
-        return indices
-    found: Mask = np.where(indices == 0, index, np.where(indices == index, 0, indices))
+    found: Mask = np.where(indices < 2, 1 - indices, indices)
     return found
 
 

@@ -224,8 +224,8 @@ class Source(AbstractContextManager["Source"]):
             values = resize_nearest(values, scaled_size(values.shape[0], values.shape[1], scale))
         if labels and labels.rgb and values.ndim == 2 and values.dtype == np.uint8:
             values = list_colours(self.header.palette, self.header.bits)[values]
-        elif labels and (labels.palette or not labels.named_values) and self.header.palette:
-            values = labels.from_indices(values, self.header.palette, self.path)
+        elif labels and labels.palette and self.header.palette:
+            values = labels.from_indices(values, self.header.palette)
         if values.ndim == 2:
             dtype = np.uint8 if values.dtype == np.uint8 else np.int32
             return values.astype(dtype, copy=False)
