@@ -15,6 +15,7 @@ from PIL import Image
 
 from tests.checks.catalogue import cut, image, listing, mask, masks_as
 from tests.conftest import make_pair, make_set
+from tests.evaluation.examples import grey_predictor
 from unet_ddp.checks.check import (
     CheckedData,
     check_classes,
@@ -31,8 +32,9 @@ from unet_ddp.data.matching import Report
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.preprocessing import Preprocessing
 from unet_ddp.data.readers.base import ImageFormat
-from unet_ddp.data.readers.read import read_mask
+from unet_ddp.data.readers.read import Source, read_mask
 from unet_ddp.errors import UserError
+from unet_ddp.evaluation.dataset import EvaluationDataset
 from unet_ddp.extras.overlap.folders import read_codes
 
 
@@ -87,8 +89,10 @@ def test_a_shape_in_the_transparency_of_one_mask_beside_others(
     report, _ = collected(in_folder(tmp_path, **flags))
     assert re.search(HIDDEN, report.problems[0])
     for labels in (Labels((0, 255)), Labels((0, 0xFFFFFF), rgb=True)):
+        predictor = grey_predictor(labels)
+        pairs = Pairs([Pair("bx", tmp_path / "imgs" / "bx.png", mask)])
         with pytest.raises(UserError, match=HIDDEN):
-            read_mask(mask, labels=labels)
+            EvaluationDataset(pairs, predictor, full_size=True, resize_masks=True).read(0)
     with_alpha(tmp_path / "classes" / "car" / "bx.png", 255, SHAPE)
     with pytest.raises(UserError, match=HIDDEN):
         read_codes(tmp_path / "classes" / "*" / "bx.png")
@@ -98,7 +102,8 @@ def test_a_shape_in_the_transparency_of_one_mask_beside_others(
     ("colour", "alpha"),
     [
         (255, np.full_like(SHAPE, 255)),  # one class everywhere
-        (255, np.full_like(SHAPE, 9)),  # none of it is invisible
+        (255, np.full_like(SHAPE, 9)),  # it has no shape
+        (255, np.zeros_like(SHAPE)),  # as it is of an image without objects
         (0, SHAPE),  # empty
     ],
 )
@@ -110,6 +115,23 @@ def test_a_mask_of_one_colour_without_a_shape(
     data = prepared(tmp_path)
     assert data.labels == Labels((0, 0xFFFFFF), rgb=True)
     assert (read_mask(mask, labels=data.labels) == colour * 0x010101).all()
+
+
+def test_a_known_mask_is_not_read_again_for_its_transparency(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scan keeps what it has found: neither a later check nor training reads the transparency again."""
+    mask = make_set(tmp_path, 5) / "masks" / "bx.png"
+    with_alpha(mask, 255, np.full_like(SHAPE, 255))
+    labels = prepared(tmp_path).labels
+    monkeypatch.setattr(Source, "image", None)
+    assert prepared(tmp_path).labels == labels
+    assert (read_mask(mask, labels=labels) == 0xFFFFFF).all()
+    monkeypatch.undo()
+    with_alpha(mask, 255, SHAPE)
+    for _ in range(2):
+        with pytest.raises(UserError, match=HIDDEN):
+            prepared(tmp_path)
 
 
 def test_a_palette_file_of_colours_for_masks_whose_palettes_differ(tmp_path: Path) -> None:

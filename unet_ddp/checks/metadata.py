@@ -39,6 +39,7 @@ class MaskMetadata(NamedTuple):
     values: tuple[int, ...]  # sorted
     counts: tuple[int, ...]  # pixels of each value
     place: tuple[Any, ...] | None = None  # on a map; see `OpenFile.place`
+    hides_shape: bool = False  # see `Source.hides_shape`
 
 
 Metadata = ImageMetadata | MaskMetadata

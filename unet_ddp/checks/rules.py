@@ -22,7 +22,7 @@ from unet_ddp.data.matching import Report
 from unet_ddp.data.pairs import FileKind
 from unet_ddp.data.preprocessing import PixelRange
 from unet_ddp.data.readers.base import ImageFormat, bits_of
-from unet_ddp.data.readers.read import Source
+from unet_ddp.data.readers.read import hidden_shape_message
 from unet_ddp.data.readers.resize import scaled_size
 from unet_ddp.errors import UserError, count_of
 
@@ -82,20 +82,8 @@ def _check_kinds(table: Table, config: DataConfig) -> Iterator[str]:
 
 def _check_transparency(table: Table, config: DataConfig) -> Iterator[str]:
     """Yield a line for each mask that has one colour and its shape in the transparency, beside masks that differ."""
-    have_alpha = [k for k, kind in enumerate(table.kinds) if kind.mask.has_alpha]
-    if not have_alpha or len({found.value for found in table.values}) < 2:
-        return
-    for rows, part, row in table.value_blocks():
-        kinds, values = table.columns["kind"][rows], table.columns["value"][part]
-        found, firsts, counts = np.unique(row, return_index=True, return_counts=True)
-        are_plain = (counts == 1) & (values[firsts] != 0)
-        for each in found[are_plain & np.isin(kinds[found - rows.start], have_alpha)].tolist():
-            mask = table.pairs[each].mask
-            try:
-                with table.pairs.local(mask) as local, Source(local) as source:
-                    source.refuse_hidden_shape(source.mask())
-            except UserError as error:
-                yield str(error)
+    if table.hidden and len({found.value for found in table.values}) > 1:
+        yield from (hidden_shape_message(table.pairs[row].mask) for row in table.hidden)
 
 
 def _check_nodata(table: Table, config: DataConfig) -> Iterator[str]:

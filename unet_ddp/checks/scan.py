@@ -205,7 +205,9 @@ def read_mask_metadata(source: Source, stamp: Stamp | None = None) -> MaskMetada
         kept = np.unique([0, *commonest, len(values) - 1])
         values = values[kept]
         counts = counts[kept]
-    return MaskMetadata(header, stamp, tuple(values.tolist()), tuple(counts.tolist()))
+    hides_shape = len(values) == 1 and source.hides_shape(codes)
+    found = tuple(values.tolist()), tuple(counts.tolist())
+    return MaskMetadata(header, stamp, *found, hides_shape=hides_shape)
 
 
 def _read_header(source: Source, stamp: Stamp | None) -> tuple[Header, Stamp]:

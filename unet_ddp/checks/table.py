@@ -45,6 +45,7 @@ class Table:
     `value` (V,) and `pixels` (V,): each mask's values, and the pixels of each. `end` (N,): the end of
     a pair's part of these two.
     """
+    hidden: tuple[int, ...] = ()  # rows of masks that hide a shape; see `Source.hides_shape`
 
     @classmethod
     def from_scan(cls, scanned: Sequence[ScannedPair]) -> Table:
@@ -72,7 +73,8 @@ class Table:
             "value": np.array(values, np.int32),
             "pixels": np.array(counts, np.uint32),
         }
-        return cls(collect(pair for pair, _, _ in scanned), list(kinds), columns)
+        hidden = tuple(row for row, each in enumerate(scanned) if each.mask.hides_shape)
+        return cls(collect(pair for pair, _, _ in scanned), list(kinds), columns, hidden)
 
     def with_values_of(self, labels: Labels) -> Table:
         """Return the table of colour or palette masks as `Source.mask` reads them with labels of greys or indices.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -12,10 +13,10 @@ from tqdm import tqdm
 
 from unet_ddp.data.dataset import SegmentationDataset
 from unet_ddp.data.loaders import count_workers, loader_arguments
-from unet_ddp.data.masks import Size, surround
+from unet_ddp.data.masks import IGNORE_ID, Size, surround
 from unet_ddp.data.pairs import Pair, Pairs
 from unet_ddp.data.readers.base import Codes
-from unet_ddp.data.readers.read import Source
+from unet_ddp.data.readers.read import Source, hidden_shape_message
 from unet_ddp.data.samplers import Key, ScoringSampler
 from unet_ddp.distributed.world import World
 from unet_ddp.errors import RunError, UserError, hides_bars
@@ -63,6 +64,7 @@ class EvaluationDataset(SegmentationDataset):
             return scaled
         truth = scaled.mask
         try:
+            self._refuse_hidden_shape(self.pairs.to_read(index).mask, truth)
             if self._needs_truth:
                 truth = torch.from_numpy(self.read_truth(index))
             mask = truth
@@ -74,6 +76,15 @@ class EvaluationDataset(SegmentationDataset):
         return EvaluationSample(
             scaled.image[None], truth[None], scaled.mask[None], mask[None], index
         )
+
+    def _refuse_hidden_shape(self, mask: Path, ids: Tensor) -> None:
+        """Raise a UserError if a mask of one class hides a shape: no check of a set has seen it."""
+        kept = ids[ids != IGNORE_ID]
+        if self.labels.may_overlap or not kept.numel() or kept.min() != kept.max():
+            return
+        with self.pairs.local(mask) as local, Source(local) as source:
+            if source.hides_shape(source.mask()):
+                raise UserError(hidden_shape_message(mask))
 
     def _read_values(self, pair: Pair, size: Size) -> Codes:
         """Return the values (H, W) of the mask of a pair, whose truth has this size."""

@@ -218,8 +218,6 @@ class Source(AbstractContextManager["Source"]):
         labels = None if self._planes else labels
         with self.reading() as opened:
             values = opened.read_mask()
-        if labels:
-            self.refuse_hidden_shape(values)
         if scale != 1:
             values = resize_nearest(values, scaled_size(values.shape[0], values.shape[1], scale))
         if labels and labels.rgb and values.ndim == 2 and values.dtype == np.uint8:
@@ -239,27 +237,31 @@ class Source(AbstractContextManager["Source"]):
             packed |= values[..., band]
         return labels.from_colours(packed, self.path) if labels else packed
 
-    def refuse_hidden_shape(self, values: Codes) -> None:
-        """Raise a UserError if a mask (H, W) or (H, W, 3) has one colour that is not black, and transparent pixels.
+    def hides_shape(self, values: Codes) -> bool:
+        """Return whether a mask (H, W) or (H, W, 3) has one colour that is not black, and its shape in the transparency.
 
         Drawing programs save a layer so; what is transparent would count as drawn.
         """
-        first = values[0, 0]
-        is_plain = first.any() and (values[0] == first).all()
-        if not is_plain or not self.header.has_alpha or not (values == first).all():
-            return
-        header = self.header
+        first, header = values[0, 0], self.header
+        is_plain = header.has_alpha and first.any() and (values[0] == first).all()
+        if not is_plain or not (values == first).all():
+            return False
         pixels, _ = self.image(ImageFormat(header.channels + 1, header.dtype))
-        if not pixels[..., -1].all():
-            raise UserError(
-                f"{self.path}: has one colour, and its shape in the transparency, which is not read; save the mask with "
-                "a black background, without transparency"
-            )
+        alpha = pixels[..., -1]
+        return bool(alpha.any() and not alpha.all())
 
     def thumbnail(self, size: int) -> NDArray[np.float32]:
         """Return the image in grey, (size, size), decoded as small as its format allows."""
         with self.reading() as opened:
             return opened.read_thumbnail(size)
+
+
+def hidden_shape_message(mask: Path) -> str:
+    """Return the message for a mask that `Source.hides_shape`."""
+    return (
+        f"{mask}: has one colour, and its shape in the transparency, which is not read; save the mask with "
+        "a black background, without transparency"
+    )
 
 
 def read_mask(path: Path, *, scale: float = 1.0, labels: ClassValues | None = None) -> Codes:

@@ -18,7 +18,7 @@ from unet_ddp.data.names import find_spelling
 from unet_ddp.data.pairs import CLASSES_MARK, Pair, Pairs, Stamp, find_stamp
 from unet_ddp.data.readers.bands import IGNORED_CODE, MOST_PLANES, join_planes
 from unet_ddp.data.readers.base import Codes
-from unet_ddp.data.readers.read import Source
+from unet_ddp.data.readers.read import Source, hidden_shape_message
 from unet_ddp.data.suffixes import detect_suffix, is_number
 from unet_ddp.errors import UserError, join_some
 from unet_ddp.files import temporary_folder, write_errors
@@ -254,7 +254,8 @@ def _read_plane(file: Path, ignore: int | None) -> Codes:
     with Source(file) as source:
         header = source.header
         codes = as_numbers(source.mask(), header.palette, ignore)
-        source.refuse_hidden_shape(codes)
+        if source.hides_shape(codes):
+            raise UserError(hidden_shape_message(file))
     if header.is_lossy:
         raise UserError(f"{file}: lossy compression changes values; save masks as PNG")
     values: list[int] = np.unique(codes).tolist()
