@@ -191,7 +191,7 @@ def test_a_threshold_of_deep_grey_values_is_of_the_whole_value() -> None:
     assert choose_labels(masks([0, 0x12C]), DataConfig(mask_threshold=200)) == expected
 
 
-PALETTE = (0, 0, 0), (255, 0, 0), (0, 255, 0), (0, 255, 0)
+PALETTE = (0, 0, 0), (255, 0, 0), (0, 255, 0), (0, 255, 0), (224, 224, 192)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,8 @@ PALETTE = (0, 0, 0), (255, 0, 0), (0, 255, 0), (0, 255, 0)
             0xFF0000,
             "#ff0000: occurs in no mask; the values are 0, 1, 2, 3; type 1, the index of this colour",
         ),
-        (0x00FF00, "#00ff00: occurs in no mask; the values are 0, 1, 2, 3, no colours"),
+        (0x00FF00, "#00ff00: occurs in no mask; the values are 0, 1, 2, 3"),
+        (0xE0E0C0, "#e0e0c0: occurs in no mask; the values are 0, 1, 2, 3"),
         (0x0000FF, "--ignore-index 255: occurs in no mask; the values are 0, 1, 2, 3"),
     ],
 )
@@ -209,3 +210,11 @@ def test_a_colour_to_ignore_in_masks_of_indices(ignore: int, said: str) -> None:
     with pytest.raises(UserError) as caught:
         infer_labels(masks([0, 1, 2, 3], palette=PALETTE), ignore=ignore)
     assert str(caught.value).endswith(said)
+
+
+def test_a_colour_to_ignore_that_some_data_lack_has_its_index_in_the_palette() -> None:
+    """VOC's void, in a part of the images without it: its index may be ignored with --classes."""
+    known = masks([0, 1, 2, 3], palette=PALETTE)
+    with pytest.raises(UserError, match=r"2, 3; type 4, the index of this colour$"):
+        infer_labels(known, classes=4, ignore=0xE0E0C0)
+    assert infer_labels(known, classes=4, ignore=4).ignore == 4
