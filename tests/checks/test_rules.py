@@ -278,8 +278,8 @@ def test_masks_whose_proportions_resizing_changes_are_told(
     expected = []
     if is_warned:
         expected = [
-            "2 masks of other proportions than the image, e.g. m/a.png is {}x{}, its image {}x{}; resizing distorts "
-            "it: if it was cropped or turned, mend it".format(*mask, *image)
+            "2 masks of other proportions than the image, e.g. m/a.png is {}x{}, its image {}x{}; resizing is right "
+            "if it was squashed; if it was cropped or turned, mend it".format(*mask, *image)
         ]
     assert report.warnings == expected
 

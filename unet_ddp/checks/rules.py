@@ -46,12 +46,12 @@ def _find_sizes(
 
 
 def _warn_of_proportions(table: Table) -> Iterator[str]:
-    """Yield a line about masks that resizing distorts."""
+    """Yield a line about masks that resizing may distort."""
     found = list(
         _find_sizes(table, lambda *sizes: not (keeps_proportions(*sizes) or is_rotated(*sizes)))
     )
     if found:
-        advice = "resizing distorts it: if it was cropped or turned, mend it"
+        advice = "resizing is right if it was squashed; if it was cropped or turned, mend it"
         example = mask_size_message(*found[0], advice)
         yield f"{count_of(len(found), 'mask')} of other proportions than the image, e.g. {example}"
 
