@@ -133,14 +133,11 @@ def refuse_absent(ignore: int | None, masks: MaskValues, *, may_lack: bool = Fal
         return
     typed, advice = masks.show([ignore]), f"the values are {masks.show(masks.values)}"
     if not masks.rgb and ignore > (255 if masks.palette else 65535):  # typed as a colour
-        colours = [pack_colour(colour) for colour in masks.palette or ()]
-        found = [value for value, colour in enumerate(colours) if colour == ignore]
-        found = [value for value in found if may_lack or value in masks.counts]
-        typed = f"#{ignore:06x}"
-        if len(found) == 1:
-            advice += f"; type {found[0]}, the index of this colour"
-        elif not colours and masks.clash is None:
-            advice += ", no colours"
+        typed, colours = f"#{ignore:06x}", [*map(pack_colour, masks.palette or ())]
+        chosen = range(len(colours)) if may_lack else masks.values
+        found = [value for value in chosen if colours[value : value + 1] == [ignore]]
+        index = f"; type {found[0]}, the index of this colour" if len(found) == 1 else ""
+        advice += index or ("" if colours or masks.clash else ", no colours")
     elif masks.rgb and ignore < 256:
         advice += f"; the masks are colour images: for {ignore}, type one of these colours"
     elif may_lack and not masks.rgb:
