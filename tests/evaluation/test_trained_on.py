@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tests.conftest import data_flags, make_set
 from tests.ranks import call_main, call_train
@@ -100,3 +104,33 @@ def test_moved_images_are_named_as_those_of_the_run_and_can_be_scored_as_its_val
         (here / name).symlink_to(Path("new", name))
     status, out, err = evaluate(here, *fold)
     assert (status, err) == (0, "") and "scored: 2 images of its run's validation set" in out
+
+
+@pytest.mark.parametrize("place", ["closed", "loop", "n" * 300, "a\0b"])
+def test_a_place_of_the_run_that_cannot_be_looked_at_is_no_error(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A colleague's checkpoint names a folder that is closed to others, or a name that is none here."""
+    (tmp_path / "loop").symlink_to("loop")
+    real = os.stat
+
+    def stat(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        if os.fspath(tmp_path / "closed") in str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *args, **kwargs)
+
+    content = torch.load(folder / "checkpoints" / "fold1" / "best.pt", weights_only=True)
+    config = {**content["config"], "images": str(tmp_path / place / "imgs")}
+    torch.save({**content, "config": config}, tmp_path / "shared.pt")
+    monkeypatch.setattr(os, "stat", stat)
+    status, out, err = evaluate(folder, "-m", str(tmp_path / "shared.pt"), *data_flags(Path()))
+    assert (status, err) == (0, "") and "scored: 6 images" in out and "warning" not in out
+
+
+@pytest.mark.parametrize("line", ["", "training", "training,a\0b,", '"', "validation,loop/a.png,"])
+def test_a_damaged_list_of_the_split_is_no_error(folder: Path, tmp_path: Path, line: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    shutil.copy(folder / "checkpoints" / "fold1" / "best.pt", tmp_path)
+    (tmp_path / "split.csv").write_text(f"split,image,mask\n{line}\n")
+    status, out, err = evaluate(folder, "-m", str(tmp_path / "best.pt"), *data_flags(Path()))
+    assert (status, err) == (0, "") and "scored: 6 images" in out

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from unet_ddp.data.pairs import Pairs
-from unet_ddp.errors import UserError, count_of
+from unet_ddp.errors import count_of
 from unet_ddp.evaluation.job import Job
 from unet_ddp.evaluation.validation_split import rebuild
 from unet_ddp.files import is_address
@@ -21,23 +21,35 @@ def warn_of_trained(job: Job) -> list[str]:
     """Return a warning if the run of a job's model was trained on images of its pairs; else nothing.
 
     Files of this machine are compared by their paths, so copies in another folder are not found. Runs on packs,
-    windows and storage have no split.csv: their whole data set is found, and one that was moved.
+    windows and storage have no split.csv: their whole data set is found, and one that was moved. A place of the run
+    that can't be looked at, as another user's, is no error: nothing is known of it.
     """
-    config = job.model.run.get("config")
-    own = config.get("images") if isinstance(config, Mapping) else None
     what = f"of these {count_of(len(job.pairs), 'image')}"
     if count := _count_listed(job.source, job.pairs):
-        is_there = True
-    elif job.images is not None and isinstance(own, str) and not _is_elsewhere(own):
-        there, given = (Path(text).resolve() for text in (own, job.images))
-        is_there = there == given
-        count = _count_of_run(job) if is_there or not there.exists() else 0
+        return [_warn_of(count, what)]
+    try:
+        return _warn_of_run(job, what)
+    except (OSError, RuntimeError, ValueError):  # a loop of links, a name that none can have
+        return []
+
+
+def _warn_of(count: int, what: str) -> str:
+    return f"warning: it was trained on {count} {what}, which it knows: the score on new images may be lower"
+
+
+def _warn_of_run(job: Job, what: str) -> list[str]:
+    """Return a warning if the given images are, or are named as, the whole data of the run; else nothing."""
+    config = job.model.run.get("config")
+    own = config.get("images") if isinstance(config, Mapping) else None
+    if job.images is None or not isinstance(own, str) or any(map(_is_elsewhere, (own, job.images))):
+        return []
+    there, given = (Path(text).resolve() for text in (own, job.images))
+    is_there = there == given
+    count = _count_of_run(job) if is_there or not there.exists() else 0
     if not count:
         return []
     if is_there:
-        return [
-            f"warning: it was trained on {count} {what}, which it knows: the score on new images may be lower"
-        ]
+        return [_warn_of(count, what)]
     flags = "--images" if job.masks is None else "--images and --masks"
     return [
         f"warning: they are named as the images of its run, which are no longer in {own}: if they are the same, it was "
@@ -46,7 +58,7 @@ def warn_of_trained(job: Job) -> list[str]:
 
 
 def _is_elsewhere(place: str) -> bool:
-    """Return whether images are at an address, or in an object of Python: a checkpoint has none of them opened."""
+    """Return whether images are at an address, or in an object of Python: neither is opened for a warning."""
     return is_address(place) or names_object(place)
 
 
@@ -63,7 +75,14 @@ def _count_listed(source: Path, pairs: Pairs) -> int:
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
             rows = [*csv.DictReader(file)]
         trained = {resolve(Path(row["image"])) for row in rows if row["split"] == "training"}
-    except (UserError, OSError, KeyError, csv.Error):  # an object that is not there is a UserError
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        TypeError,
+        csv.Error,
+    ):  # as a damaged file's
         return 0
     files = (pair.image for pair in pairs if type(pair.image) is type(Path()))  # not of a pack
     return sum(resolve(image.absolute()) in trained for image in files)
@@ -76,7 +95,4 @@ def _count_of_run(job: Job) -> int:
         return 0
     config = {**run["config"], "images": job.images, "masks": job.masks}
     labels = check_described(job.model, job.source)[1]
-    try:
-        return len(rebuild({**run, "config": config}, job.source, labels).split.training)
-    except UserError:
-        return 0
+    return len(rebuild({**run, "config": config}, job.source, labels).split.training)
