@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
+import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -184,6 +187,62 @@ def test_a_closed_image_of_pillow_is_an_error(tmp_path: Path, form: str) -> None
             open_array(image, COLOUR, 1.0)
         with pytest.raises(UserError, match="mask: is closed; open it again"):
             decode_picture_mask(image, "mask")
+
+
+def long_text() -> bytes:
+    """Return a PNG file whose text, behind the pixels, is longer than Pillow reads."""
+    stored = io.BytesIO()
+    Image.fromarray(noise(40, 60)).save(stored, "png")
+    text = b"zTXt" + b"a\0\0" + zlib.compress(b"x" * (70 << 20))
+    chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
+    end = stored.getvalue().index(b"IEND") - 4
+    return stored.getvalue()[:end] + chunk + stored.getvalue()[end:]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"P3 40 40 255\n" + b"1 2 3 " * 20, "not enough image data"),
+        (b"P3 40 40 255\n" + b"1 2 x " * 2000, "invalid literal"),
+        (b"P3 40 40 255\n" + b"1 2 999 " * 2000, "Channel value too large"),
+        (long_text(), "Decompressed data too large"),
+    ],
+)
+def test_a_damaged_image_of_pillow_is_not_called_closed(content: bytes, reason: str) -> None:
+    for read in (
+        lambda image: open_array(image, COLOUR, 1.0),
+        lambda image: decode_picture_mask(image, "mask"),
+    ):
+        with Image.open(io.BytesIO(content)) as image:
+            with pytest.raises(UserError, match=rf": corrupt or truncated \({reason}") as caught:
+                read(image)
+            assert "closed" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [AssertionError, SyntaxError, struct.error])
+def test_any_error_of_a_decoder_is_a_line(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = io.BytesIO()
+    Image.fromarray(noise(40, 60)).save(stored, "png")
+    with Image.open(stored) as image:
+
+        def load() -> None:
+            raise kind("of a chunk")
+
+        monkeypatch.setattr(image, "load", load)
+        with pytest.raises(UserError, match=r": corrupt or truncated \(of a chunk\); replace it"):
+            open_array(image, COLOUR, 1.0)
+
+
+def test_an_image_whose_file_is_closed_is_an_error(tmp_path: Path) -> None:
+    Image.fromarray(noise(40, 60)).save(tmp_path / "a.png")
+    path = tmp_path / "a.png"
+    for file in (path.open("rb"), io.BytesIO(path.read_bytes())):
+        image = Image.open(file)
+        file.close()
+        with pytest.raises(UserError, match="is closed; open it again"):
+            open_array(image, COLOUR, 1.0)
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.37])
