@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from io import IOBase
 from pathlib import Path
@@ -39,10 +40,8 @@ def predict_list(
     maps: dict[int, Source] = {}  # of those that wait, closed
     count = 0
     for count, image in enumerate(images, 1):
-        try:
+        with _naming(count - 1):
             opened = _open(predictor, image)
-        except UserError as error:
-            raise UserError(f"images[{count - 1}]: {error}") from None
         if isinstance(opened, Prediction):
             found[count - 1] = opened
             continue
@@ -58,9 +57,18 @@ def predict_list(
     for batch in waiting.values():
         found.update(_predict(predictor, batch))
     for place, source in maps.items():
-        with source:
+        with _naming(place), source:
             found[place].mark_nodata(source)
     return [found[place] for place in range(count)]
+
+
+@contextmanager
+def _naming(place: int) -> Iterator[None]:
+    """Name an image by its place in the list, in an error of the block."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"images[{place}]: {error}") from None
 
 
 def _refuse_one(predictor: Predictor, images: object) -> None:

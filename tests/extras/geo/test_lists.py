@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 from tests.extras.geo.test_no_data import NUMBERED, TWO, scene
 from tests.prediction.models import lively_network, load, noise, write_photo
 from unet_ddp.data.labels import Labels
+from unet_ddp.errors import UserError
 from unet_ddp.prediction import source
 from unet_ddp.prediction.predictor import Predictor
 
@@ -73,3 +75,15 @@ def test_a_list_keeps_few_files_open(
     assert [each.nodata for each in found] == [1200] * 9
     count()
     assert opened[-1] == 0
+
+
+def test_a_map_of_a_list_that_goes_while_it_waits_is_named_by_its_place(tmp_path: Path) -> None:
+    first, second = (scene(tmp_path / f"{k}.tif", (60, 50)) for k in range(2))
+
+    def images() -> Iterator[Path]:
+        yield first
+        first.unlink()
+        yield second
+
+    with pytest.raises(UserError, match=rf"^images\[0\]: {first}: not found"):
+        predictor_of(TWO).batch(images())
