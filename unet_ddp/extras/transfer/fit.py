@@ -157,8 +157,7 @@ def fit_weights(
     fitted.left += _enumerate("", [name for name in loaded.state if name not in used])
     fitted.new += _enumerate("", [name for name in wanted if name not in found])
     first = f"{convolutions[0]}.weight" if convolutions else ""
-    is_plain = first in wanted  # and not parametrized
-    if is_plain and wanted[first].shape[1] == architecture.channels:  # else of rearranged pixels
+    if first in wanted and wanted[first].shape[1] == architecture.channels:  # no rearranged pixels
         _fit_bands(fitted, first, wanted[first])
     _fit_classes(fitted, head, loaded.labels, labels)
     check_weights(part, fitted.state, source)
