@@ -53,14 +53,6 @@ def test_numbers_of_other_kinds_are_plain_in_a_file(tmp_path: Path) -> None:
     assert reread(tmp_path, 0.0, np.float64(0.1)) == 0.1
 
 
-def test_floats_of_earlier_files_become_whole_numbers_again() -> None:
-    part = SimpleNamespace(calls=0, is_late=False, rate=1.0)
-    saved = {"part:calls": 8.0, "part:is_late": 1.0, "part:rate": 2.0}
-    Numbers({"part": part}).load_state_dict(saved)
-    assert (part.calls, part.is_late, part.rate) == (8, True, 2.0)
-    assert [type(each) for each in vars(part).values()] == [int, bool, float]
-
-
 @pytest.mark.parametrize("odd", ["0xgg", "12", None, [1]])
 def test_what_is_no_number_in_a_checkpoint_is_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: object

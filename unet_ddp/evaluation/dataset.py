@@ -83,7 +83,7 @@ class EvaluationDataset(SegmentationDataset):
         if self.labels.may_overlap or not kept.numel() or kept.min() != kept.max():
             return
         with self.pairs.local(mask) as local, Source(local) as source:
-            if source.hides_shape(source.mask()):
+            if source.header.has_alpha and source.hides_shape(source.mask()):
                 raise UserError(hidden_shape_message(mask))
 
     def _read_values(self, pair: Pair, size: Size) -> Codes:

@@ -75,14 +75,7 @@ def _count_listed(source: Path, pairs: Pairs) -> int:
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
             rows = [*csv.DictReader(file)]
         trained = {resolve(Path(row["image"])) for row in rows if row["split"] == "training"}
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-        KeyError,
-        TypeError,
-        csv.Error,
-    ):  # as a damaged file's
+    except (OSError, RuntimeError, ValueError, LookupError, TypeError, csv.Error):  # it is damaged
         return 0
     files = (pair.image for pair in pairs if type(pair.image) is type(Path()))  # not of a pack
     return sum(resolve(image.absolute()) in trained for image in files)

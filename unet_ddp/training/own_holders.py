@@ -78,11 +78,7 @@ class Numbers:
             name, _, attribute = place.rpartition(":")
             number = int(number, 16) if isinstance(number, str) else number
             if name in self._holders and isinstance(number, (bool, int, float)):
-                kind = type(self._holders[name].get(attribute))
-                # Files of version 1.0 have each number as a float.
-                is_old = type(number) is float and kind in (bool, int) and abs(number) <= 2**64
-                is_whole = is_old and number % 1 == 0
-                self._holders[name][attribute] = kind(number) if is_whole else number
+                self._holders[name][attribute] = number
 
 
 def _to_plain(number: float) -> float | str:
